@@ -1,0 +1,403 @@
+//! Convolution of any geometry: matrix products on [`Columns`].
+
+use gemm::Parallelism;
+use rayon::prelude::*;
+
+use super::columns::{Block, Columns};
+use super::{share, sum_of_parts};
+use crate::product::{Matrix, MatrixMut, Store, multiply};
+use crate::scratch::with_scratch;
+use crate::{ConvGeometry, Element};
+
+/// Jobs per thread: a few, so that a slow one does not keep the others waiting.
+const JOBS_PER_THREAD: usize = 4;
+
+/// Part of a map that one job writes: one group (or every group) of some images.
+struct Part<'a, T> {
+    /// Images of the whole batch that the part covers.
+    first_image: usize,
+    images: usize,
+    /// Elements from one image to the next in `data`.
+    image_stride: usize,
+    /// Starts at the group's channels in the first image.
+    data: &'a mut [T],
+}
+
+/// `Y = W C` per group, with `C` the columns of a block.
+pub(super) fn forward<T: Element>(
+    geometry: &ConvGeometry,
+    input: &[T],
+    weight: &[T],
+    bias: Option<&[T]>,
+    output: &mut [T],
+) {
+    let plan = Columns::new::<T>(geometry);
+    let channels = geometry.group_outputs();
+    each_part(
+        geometry,
+        channels * plan.output_pixels,
+        output,
+        |group, parallelism, part| {
+            let bias = bias.map(|bias| &bias[group * channels..][..channels]);
+            forward_group(
+                geometry,
+                &plan,
+                group,
+                parallelism,
+                input,
+                weight,
+                bias,
+                part,
+            );
+        },
+    );
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the operands of a convolution and where it runs"
+)]
+fn forward_group<T: Element>(
+    geometry: &ConvGeometry,
+    plan: &Columns,
+    group: usize,
+    parallelism: Parallelism,
+    input: &[T],
+    weight: &[T],
+    bias: Option<&[T]>,
+    part: Part<'_, T>,
+) {
+    let outputs = geometry.group_outputs();
+    let depth = geometry.group_inputs() * plan.taps;
+    let weight = &weight[group * outputs * depth..][..outputs * depth];
+    with_scratch(plan.len() + outputs * plan.largest_pixels(), |scratch| {
+        let (columns, gathered) = scratch.split_at_mut(plan.len());
+        for block in plan.blocks(part.first_image..part.first_image + part.images) {
+            let pixels = plan.pixels(&block);
+            let start = (block.images.start - part.first_image) * part.image_stride
+                + plan.first_pixel(&block);
+            let single = block.images.len() == 1;
+            let (target, row_stride) = if single {
+                (&mut part.data[start..], plan.output_pixels)
+            } else {
+                (&mut gathered[..outputs * pixels], pixels)
+            };
+            if let Some(bias) = bias {
+                for (row, &bias) in target.chunks_mut(row_stride).zip(bias) {
+                    row[..pixels].fill(bias);
+                }
+            } else if depth == 0 {
+                for row in target.chunks_mut(row_stride).take(outputs) {
+                    row[..pixels].fill(T::ZERO);
+                }
+            }
+            for run in plan.channel_runs() {
+                let length = run.len() * plan.taps;
+                let columns = &mut columns[..length * pixels];
+                make_columns(
+                    geometry,
+                    plan,
+                    group,
+                    &block,
+                    run.start,
+                    input,
+                    columns,
+                    parallelism,
+                );
+                multiply(
+                    Matrix::new(&weight[run.start * plan.taps..], outputs, length, depth),
+                    Matrix::new(columns, length, pixels, pixels),
+                    MatrixMut {
+                        data: target,
+                        row_stride,
+                    },
+                    Store::add_if(bias.is_some() || run.start > 0),
+                    parallelism,
+                );
+            }
+            if !single {
+                let image_pixels = plan.image_pixels(&block);
+                for (row, line) in gathered[..outputs * pixels]
+                    .chunks_exact(pixels)
+                    .enumerate()
+                {
+                    for (image, source) in line.chunks_exact(image_pixels).enumerate() {
+                        part.data[start + image * part.image_stride + row * plan.output_pixels..]
+                            [..image_pixels]
+                            .copy_from_slice(source);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// `GC = W^T GY` per group, added to the pixels that the columns `C` of a block were copied from.
+pub(super) fn input_gradient<T: Element>(
+    geometry: &ConvGeometry,
+    weight: &[T],
+    output_gradient: &[T],
+    input_gradient: &mut [T],
+) {
+    let plan = Columns::new::<T>(geometry);
+    let pixels = geometry.input_pixels();
+    let len = geometry.group_inputs() * pixels;
+    each_part(geometry, len, input_gradient, |group, parallelism, part| {
+        input_gradient_group(
+            geometry,
+            &plan,
+            group,
+            parallelism,
+            weight,
+            output_gradient,
+            part,
+        );
+    });
+}
+
+fn input_gradient_group<T: Element>(
+    geometry: &ConvGeometry,
+    plan: &Columns,
+    group: usize,
+    parallelism: Parallelism,
+    weight: &[T],
+    output_gradient: &[T],
+    part: Part<'_, T>,
+) {
+    let outputs = geometry.group_outputs();
+    let depth = geometry.group_inputs() * plan.taps;
+    let input_pixels = geometry.input_pixels();
+    let weight = &weight[group * outputs * depth..][..outputs * depth];
+    for image in 0..part.images {
+        part.data[image * part.image_stride..][..geometry.group_inputs() * input_pixels]
+            .fill(T::ZERO);
+    }
+    with_scratch(plan.len() + outputs * plan.largest_pixels(), |scratch| {
+        let (columns, gathered) = scratch.split_at_mut(plan.len());
+        for block in plan.blocks(part.first_image..part.first_image + part.images) {
+            let (pixels, image_pixels) = (plan.pixels(&block), plan.image_pixels(&block));
+            let output_gradient = gather(geometry, plan, group, &block, output_gradient, gathered);
+            for run in plan.channel_runs() {
+                let length = run.len() * plan.taps;
+                let columns = &mut columns[..length * pixels];
+                multiply(
+                    Matrix::new(&weight[run.start * plan.taps..], outputs, length, depth)
+                        .transposed(),
+                    output_gradient,
+                    MatrixMut {
+                        data: columns,
+                        row_stride: pixels,
+                    },
+                    Store::Replace,
+                    parallelism,
+                );
+                for (index, image) in block.images.clone().enumerate() {
+                    let start =
+                        (image - part.first_image) * part.image_stride + run.start * input_pixels;
+                    let planes = &mut part.data[start..][..run.len() * input_pixels];
+                    let add = |(plane, columns): (&mut [T], &[T])| {
+                        plan.add_to(plane, &block.rows, columns, pixels, index * image_pixels);
+                    };
+                    if let Parallelism::None = parallelism {
+                        planes
+                            .chunks_exact_mut(input_pixels)
+                            .zip(columns.chunks_exact(plan.taps * pixels))
+                            .for_each(add);
+                    } else {
+                        planes
+                            .par_chunks_exact_mut(input_pixels)
+                            .zip(columns.par_chunks_exact(plan.taps * pixels))
+                            .for_each(add);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// `GW = sum over blocks of GY C^T` per group.
+pub(super) fn weight_gradient<T: Element>(
+    geometry: &ConvGeometry,
+    input: &[T],
+    output_gradient: &[T],
+    weight_gradient: &mut [T],
+) {
+    let plan = Columns::new::<T>(geometry);
+    let outputs = geometry.group_outputs();
+    let depth = geometry.group_inputs() * plan.taps;
+    let blocks: Vec<Block> = plan.blocks(0..geometry.batch).collect();
+    let threads = rayon::current_num_threads();
+    // With too few blocks to go round, the threads share each product instead.
+    let (parts, parallelism) = if blocks.len() < threads {
+        (1, Parallelism::Rayon(0))
+    } else {
+        (threads, Parallelism::None)
+    };
+    sum_of_parts(parts, weight_gradient, |part, weight_gradient| {
+        weight_gradient.fill(T::ZERO);
+        with_scratch(plan.len() + outputs * plan.largest_pixels(), |scratch| {
+            let (columns, gathered) = scratch.split_at_mut(plan.len());
+            for block in &blocks[share(blocks.len(), part, parts)] {
+                let pixels = plan.pixels(block);
+                for (group, weight_gradient) in weight_gradient
+                    .chunks_exact_mut(outputs * depth)
+                    .enumerate()
+                {
+                    let output_gradient =
+                        gather(geometry, &plan, group, block, output_gradient, gathered);
+                    for run in plan.channel_runs() {
+                        let length = run.len() * plan.taps;
+                        let columns = &mut columns[..length * pixels];
+                        make_columns(
+                            geometry,
+                            &plan,
+                            group,
+                            block,
+                            run.start,
+                            input,
+                            columns,
+                            parallelism,
+                        );
+                        multiply(
+                            output_gradient,
+                            Matrix::new(columns, length, pixels, pixels).transposed(),
+                            MatrixMut {
+                                data: &mut weight_gradient[run.start * plan.taps..],
+                                row_stride: depth,
+                            },
+                            Store::Add,
+                            parallelism,
+                        );
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// The output gradient of a group's block as `[channels, pixels]`: in place for one image, else gathered.
+fn gather<'a, T: Element>(
+    geometry: &ConvGeometry,
+    plan: &Columns,
+    group: usize,
+    block: &Block,
+    output_gradient: &'a [T],
+    gathered: &'a mut [T],
+) -> Matrix<'a, T> {
+    let outputs = geometry.group_outputs();
+    let (pixels, image_pixels) = (plan.pixels(block), plan.image_pixels(block));
+    let start = |image: usize, channel: usize| {
+        (image * geometry.output_channels + group * outputs + channel) * plan.output_pixels
+            + plan.first_pixel(block)
+    };
+    if block.images.len() == 1 {
+        return Matrix::new(
+            &output_gradient[start(block.images.start, 0)..],
+            outputs,
+            pixels,
+            plan.output_pixels,
+        );
+    }
+    let gathered = &mut gathered[..outputs * pixels];
+    for (channel, line) in gathered.chunks_exact_mut(pixels).enumerate() {
+        for (target, image) in line
+            .chunks_exact_mut(image_pixels)
+            .zip(block.images.clone())
+        {
+            target.copy_from_slice(&output_gradient[start(image, channel)..][..image_pixels]);
+        }
+    }
+    Matrix::new(gathered, outputs, pixels, pixels)
+}
+
+/// Writes the columns of a block for consecutive input channels of a group, the first of them `channel`:
+/// `columns[channel, tap, pixel]`.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "which columns, from where, to where"
+)]
+fn make_columns<T: Element>(
+    geometry: &ConvGeometry,
+    plan: &Columns,
+    group: usize,
+    block: &Block,
+    channel: usize,
+    input: &[T],
+    columns: &mut [T],
+    parallelism: Parallelism,
+) {
+    let (pixels, image_pixels, input_pixels) = (
+        plan.pixels(block),
+        plan.image_pixels(block),
+        geometry.input_pixels(),
+    );
+    let first = group * geometry.group_inputs() + channel;
+    let copy = |(index, columns): (usize, &mut [T])| {
+        for (position, image) in block.images.clone().enumerate() {
+            let plane = &input[(image * geometry.input_channels + first + index) * input_pixels..]
+                [..input_pixels];
+            plan.copy_from(plane, &block.rows, columns, pixels, position * image_pixels);
+        }
+    };
+    if let Parallelism::None = parallelism {
+        columns
+            .chunks_exact_mut(plan.taps * pixels)
+            .enumerate()
+            .for_each(copy);
+    } else {
+        columns
+            .par_chunks_exact_mut(plan.taps * pixels)
+            .enumerate()
+            .for_each(copy);
+    }
+}
+
+/// Calls `work(group, parallelism, part)` for every part of `map`, `[batch, groups, len]`.
+///
+/// Enough images: each job takes a run of them, with all groups. Else each job takes one group of one image; if these
+/// are too few as well, they run one by one and the threads share the work inside.
+fn each_part<T: Element>(
+    geometry: &ConvGeometry,
+    len: usize,
+    map: &mut [T],
+    work: impl Fn(usize, Parallelism, Part<'_, T>) + Sync,
+) {
+    let threads = rayon::current_num_threads();
+    let (batch, groups) = (geometry.batch, geometry.groups);
+    if batch >= threads {
+        let images = batch.div_ceil(threads * JOBS_PER_THREAD);
+        let image_stride = groups * len;
+        map.par_chunks_mut(images * image_stride)
+            .enumerate()
+            .for_each(|(job, data)| {
+                for group in 0..groups {
+                    let part = Part {
+                        first_image: job * images,
+                        images: data.len() / image_stride,
+                        image_stride,
+                        data: &mut data[group * len..],
+                    };
+                    work(group, Parallelism::None, part);
+                }
+            });
+        return;
+    }
+    let one = |unit: usize, parallelism: Parallelism, data: &mut [T]| {
+        let part = Part {
+            first_image: unit / groups,
+            images: 1,
+            image_stride: len,
+            data,
+        };
+        work(unit % groups, parallelism, part);
+    };
+    if batch * groups >= threads {
+        map.par_chunks_exact_mut(len)
+            .enumerate()
+            .for_each(|(unit, data)| one(unit, Parallelism::None, data));
+    } else {
+        map.chunks_exact_mut(len)
+            .enumerate()
+            .for_each(|(unit, data)| one(unit, Parallelism::Rayon(0), data));
+    }
+}

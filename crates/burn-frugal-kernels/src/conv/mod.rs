@@ -1,0 +1,193 @@
+//! Convolution and its gradients. Each kind of layer has its own path; all compute the same definition.
+
+mod columns;
+mod dense;
+mod depthwise;
+mod frame;
+mod pointwise;
+
+use crate::invariant::expect_len;
+use crate::{ConvGeometry, Element};
+
+/// How to compute a convolution fast.
+enum Path {
+    /// 1x1 taps on the input as it is: matrix products on the slices themselves.
+    Pointwise,
+    /// One input channel per group: no channels to contract, so products would be too thin.
+    Depthwise,
+    /// Everything else: matrix products on copied columns.
+    Dense,
+}
+
+/// Below this many pixels, a product per image is too small: images are gathered into one.
+const POINTWISE_PIXELS: usize = 64;
+
+fn path(geometry: &ConvGeometry) -> Path {
+    let plain =
+        geometry.kernel == [1, 1] && geometry.stride == [1, 1] && geometry.padding == [(0, 0); 2];
+    if geometry.group_inputs() == 1 && geometry.groups > 1 {
+        Path::Depthwise
+    } else if plain && (geometry.input_pixels() >= POINTWISE_PIXELS || geometry.batch == 1) {
+        Path::Pointwise
+    } else {
+        Path::Dense
+    }
+}
+
+/// 2-D convolution (cross-correlation, as neural networks use the word).
+///
+/// `output[n, o, p, q] = bias[o] + sum over c, i, j of
+/// weight[o, c, i, j] * input[n, c', stride_h p + dilation_h i - top, stride_w q + dilation_w j - left]`, where `c'` is
+/// the `c`-th channel of the group of `o` and positions outside the input count as zero. `input` has shape `[batch,
+/// input_channels, H, W]`, `weight` `[output_channels, input_channels / groups, KH, KW]`, `bias` `[output_channels]`;
+/// `output`, of shape `[batch, output_channels, HO, WO]`, is overwritten.
+///
+/// # Panics
+///
+/// If a slice does not have the length of its shape, or the geometry has a zero stride, dilation, kernel or number of
+/// groups, or channels that do not split into the groups. A kernel that does not fit gives an empty output.
+pub fn conv2d<T: Element>(
+    geometry: &ConvGeometry,
+    input: &[T],
+    weight: &[T],
+    bias: Option<&[T]>,
+    output: &mut [T],
+) {
+    const NAME: &str = "conv2d";
+    geometry.expect_sizes(NAME);
+    expect_len(NAME, "input", geometry.input_len(), input.len());
+    expect_len(NAME, "weight", geometry.weight_len(), weight.len());
+    if let Some(bias) = bias {
+        expect_len(NAME, "bias", geometry.output_channels, bias.len());
+    }
+    expect_len(NAME, "output", geometry.output_len(), output.len());
+    if output.is_empty() {
+        return;
+    }
+    match path(geometry) {
+        Path::Pointwise => pointwise::forward(geometry, input, weight, bias, output),
+        Path::Depthwise => depthwise::forward(geometry, input, weight, bias, output),
+        Path::Dense => dense::forward(geometry, input, weight, bias, output),
+    }
+}
+
+/// Gradient of [`conv2d`] with respect to its input.
+///
+/// `input_gradient[n, c, y, x] = sum of weight[o, c, i, j] * output_gradient[n, o, p, q]` over the outputs `(o, p, q)`
+/// and taps `(i, j)` that read `(c, y, x)`; 0 for pixels that no tap reads. Shapes as in [`conv2d`]; `input_gradient`
+/// is overwritten.
+///
+/// # Panics
+///
+/// As [`conv2d`].
+pub fn conv2d_input_gradient<T: Element>(
+    geometry: &ConvGeometry,
+    weight: &[T],
+    output_gradient: &[T],
+    input_gradient: &mut [T],
+) {
+    const NAME: &str = "conv2d_input_gradient";
+    geometry.expect_sizes(NAME);
+    expect_len(NAME, "weight", geometry.weight_len(), weight.len());
+    expect_len(
+        NAME,
+        "output gradient",
+        geometry.output_len(),
+        output_gradient.len(),
+    );
+    expect_len(
+        NAME,
+        "input gradient",
+        geometry.input_len(),
+        input_gradient.len(),
+    );
+    if input_gradient.is_empty() || output_gradient.is_empty() {
+        input_gradient.fill(T::ZERO);
+        return;
+    }
+    match path(geometry) {
+        Path::Pointwise => {
+            pointwise::input_gradient(geometry, weight, output_gradient, input_gradient)
+        }
+        Path::Depthwise => {
+            depthwise::input_gradient(geometry, weight, output_gradient, input_gradient)
+        }
+        Path::Dense => dense::input_gradient(geometry, weight, output_gradient, input_gradient),
+    }
+}
+
+/// Gradient of [`conv2d`] with respect to its weight.
+///
+/// `weight_gradient[o, c, i, j] = sum over n, p, q of output_gradient[n, o, p, q] * input[n, c', stride_h p +
+/// dilation_h i - top, stride_w q + dilation_w j - left]`, names and shapes as in [`conv2d`]. `weight_gradient` is
+/// overwritten; an empty batch gives zeros.
+///
+/// # Panics
+///
+/// As [`conv2d`].
+pub fn conv2d_weight_gradient<T: Element>(
+    geometry: &ConvGeometry,
+    input: &[T],
+    output_gradient: &[T],
+    weight_gradient: &mut [T],
+) {
+    const NAME: &str = "conv2d_weight_gradient";
+    geometry.expect_sizes(NAME);
+    expect_len(NAME, "input", geometry.input_len(), input.len());
+    expect_len(
+        NAME,
+        "output gradient",
+        geometry.output_len(),
+        output_gradient.len(),
+    );
+    expect_len(
+        NAME,
+        "weight gradient",
+        geometry.weight_len(),
+        weight_gradient.len(),
+    );
+    if weight_gradient.is_empty() || input.is_empty() || output_gradient.is_empty() {
+        weight_gradient.fill(T::ZERO);
+        return;
+    }
+    match path(geometry) {
+        Path::Pointwise => {
+            pointwise::weight_gradient(geometry, input, output_gradient, weight_gradient)
+        }
+        Path::Depthwise => {
+            depthwise::weight_gradient(geometry, input, output_gradient, weight_gradient)
+        }
+        Path::Dense => dense::weight_gradient(geometry, input, output_gradient, weight_gradient),
+    }
+}
+
+/// Sets every pixel of `output`, whole images of `[output_channels, pixels]`, to the bias of its channel.
+fn fill_bias<T: Element>(bias: &[T], pixels: usize, output: &mut [T]) {
+    for (channel, &bias) in output.chunks_exact_mut(pixels).zip(bias.iter().cycle()) {
+        channel.fill(bias);
+    }
+}
+
+/// Runs `work(part, sums)` for `parts` parts at once and adds up what they leave in `sums`, in the order of the parts.
+fn sum_of_parts<T: Element>(parts: usize, total: &mut [T], work: impl Fn(usize, &mut [T]) + Sync) {
+    use rayon::prelude::*;
+
+    let len = total.len();
+    let mut others = vec![T::ZERO; len * (parts - 1)];
+    std::iter::once(&mut *total)
+        .chain(others.chunks_exact_mut(len))
+        .collect::<Vec<_>>()
+        .into_par_iter()
+        .enumerate()
+        .for_each(|(part, sums)| work(part, sums));
+    for other in others.chunks_exact(len) {
+        for (total, &value) in total.iter_mut().zip(other) {
+            *total += value;
+        }
+    }
+}
+
+/// The `part`-th of `parts` nearly equal shares of `0..count`.
+fn share(count: usize, part: usize, parts: usize) -> std::ops::Range<usize> {
+    count * part / parts..count * (part + 1) / parts
+}

@@ -1,0 +1,49 @@
+//! Kernels on slices for the CPU: 2-D convolution with its exact gradients, and sums and spreads over the tiles of a
+//! map.
+//!
+//! Nothing here depends on a tensor library: every function takes plain slices of `f32` or `f64`, and [`ConvGeometry`]
+//! or [`Tiles`] say how to read them. All maps are contiguous and row-major, with axes `[batch, channels, height,
+//! width]`; weights are `[output channels, input channels / groups, kernel height, kernel width]`.
+//!
+//! Work is split over the current `rayon` pool. With the same number of threads, the same arguments give the same
+//! bits on every run. Memory beyond the arguments is a bounded scratch area per thread; the weight gradient also
+//! needs up to one copy of the weight per thread.
+//!
+//! ```
+//! use burn_frugal_kernels::{ConvGeometry, conv2d};
+//!
+//! // A 2x2 box filter over one 3x3 map.
+//! let geometry = ConvGeometry {
+//!     batch: 1,
+//!     input_channels: 1,
+//!     output_channels: 1,
+//!     input: [3, 3],
+//!     kernel: [2, 2],
+//!     stride: [1, 1],
+//!     padding: [(0, 0), (0, 0)],
+//!     dilation: [1, 1],
+//!     groups: 1,
+//! };
+//! geometry.check()?;
+//! let input = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
+//! let mut output = vec![0.0; geometry.output_len()];
+//! conv2d(&geometry, &input, &[1.0; 4], Some(&[0.5]), &mut output);
+//! assert_eq!(output, [12.5, 16.5, 24.5, 28.5]);
+//! # Ok::<(), burn_frugal_kernels::GeometryError>(())
+//! ```
+#![warn(missing_docs)]
+
+mod conv;
+mod element;
+mod geometry;
+mod invariant;
+mod product;
+mod scratch;
+mod sums;
+mod tiles;
+
+pub use conv::{conv2d, conv2d_input_gradient, conv2d_weight_gradient};
+pub use element::Element;
+pub use geometry::{ConvGeometry, GeometryError};
+pub use sums::channel_sums;
+pub use tiles::{Span, Tiles, tile_spread, tile_sums};

@@ -1,0 +1,72 @@
+use rayon::prelude::*;
+
+use crate::Element;
+use crate::invariant::expect_len;
+
+/// Independent partial sums: enough for the compiler to fill vector registers.
+const LANES: usize = 16;
+
+/// Elements below which splitting a sum over threads costs more than it saves.
+const PARALLEL_ELEMENTS: usize = 16 << 10;
+
+/// Sums a map over batch and pixels: the gradient of a convolution's bias.
+///
+/// `sums[c] = sum over n, p of map[n, c, p]`, with `map` of shape `[batch, channels, pixels]` and `sums` of shape
+/// `[channels]`, overwritten.
+///
+/// # Panics
+///
+/// If a slice does not have the length of its shape.
+pub fn channel_sums<T: Element>(
+    batch: usize,
+    channels: usize,
+    pixels: usize,
+    map: &[T],
+    sums: &mut [T],
+) {
+    expect_len("channel_sums", "map", batch * channels * pixels, map.len());
+    expect_len("channel_sums", "sums", channels, sums.len());
+    let work_per_channel = (batch * pixels).max(1);
+    sums.par_iter_mut()
+        .with_min_len(PARALLEL_ELEMENTS.div_ceil(work_per_channel))
+        .enumerate()
+        .for_each(|(channel, total)| {
+            *total = T::ZERO;
+            for image in 0..batch {
+                *total += sum(&map[(image * channels + channel) * pixels..][..pixels]);
+            }
+        });
+}
+
+/// Sum of a slice.
+pub(crate) fn sum<T: Element>(values: &[T]) -> T {
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [T::ZERO; LANES];
+    for block in blocks {
+        for (lane, &value) in lanes.iter_mut().zip(block) {
+            *lane += value;
+        }
+    }
+    let mut total = T::ZERO;
+    if !blocks.is_empty() {
+        total = fold(&mut lanes);
+    }
+    for &value in rest {
+        total += value;
+    }
+    total
+}
+
+/// Sum of a power-of-two number of lanes, by halves.
+pub(crate) fn fold<T: Element>(lanes: &mut [T]) -> T {
+    debug_assert!(lanes.len().is_power_of_two());
+    let mut half = lanes.len() / 2;
+    while half > 0 {
+        for lane in 0..half {
+            let other = lanes[lane + half];
+            lanes[lane] += other;
+        }
+        half /= 2;
+    }
+    lanes[0]
+}

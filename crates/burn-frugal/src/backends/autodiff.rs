@@ -1,0 +1,108 @@
+//! The one autodiff step: every method's gradients enter Burn's graph here.
+
+use burn::backend::{
+    Autodiff, AutodiffBackend,
+    autodiff::{
+        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind},
+    },
+    tensor::FloatTensor,
+};
+
+use crate::methods::Saved;
+use crate::ops::{ConvStep, FrugalOps, MaybeFloat};
+
+/// What waits for the backward pass. Nothing is kept for a parent that is not tracked.
+#[derive(Clone, Debug)]
+struct ConvState<B: FrugalOps> {
+    saved: Saved<B>,
+    /// `Some` if the input is tracked. A parameter is alive anyway, so this costs nothing.
+    weight: Option<FloatTensor<B>>,
+    step: ConvStep,
+}
+
+#[derive(Debug)]
+struct ConvBackward;
+
+impl<B: FrugalOps> Backward<B, 3> for ConvBackward {
+    type State = ConvState<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 3>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let [input, weight, bias] = ops.parents;
+        let output_gradient = gradients.consume::<B>(&ops.node);
+        let ConvState {
+            saved,
+            weight: weight_value,
+            step: ConvStep { geometry, method },
+        } = ops.state;
+
+        if let Some(node) = bias {
+            let gradient = B::channel_sums(output_gradient.clone());
+            gradients.register::<B>(node.id, gradient);
+        }
+        if let Some(node) = weight {
+            // first, so that what was saved is gone before the input gradient is allocated
+            let gradient = method.weight_gradient::<B>(saved, output_gradient.clone(), &geometry);
+            gradients.register::<B>(node.id, gradient);
+        }
+        if let (Some(node), Some(weight)) = (input, weight_value) {
+            let gradient = method.input_gradient::<B>(weight, output_gradient, &geometry);
+            gradients.register::<B>(node.id, gradient);
+        }
+    }
+}
+
+impl<B: FrugalOps, C: CheckpointStrategy> FrugalOps for Autodiff<B, C> {
+    fn conv2d(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: MaybeFloat<Self>,
+        saved: Saved<Self>,
+        step: ConvStep,
+    ) -> FloatTensor<Self> {
+        let saved = plain(saved);
+        let input_tracked = input.is_tracked();
+        let (input, input_node) = input.into_parts();
+        let (weight, weight_node) = weight.into_parts();
+        let (bias, bias_node) = match bias {
+            MaybeFloat::Some(bias) => {
+                let (bias, node) = bias.into_parts();
+                (MaybeFloat::Some(bias), node)
+            }
+            // an untracked stand-in keeps one `Backward` for both cases
+            MaybeFloat::None => {
+                let stand_in = <Self as AutodiffBackend>::from_inner(weight.clone());
+                (MaybeFloat::None, stand_in.node())
+            }
+        };
+        let nodes = [input_node, weight_node, bias_node];
+        match ConvBackward.prepare::<C>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => {
+                let state = ConvState {
+                    saved,
+                    weight: input_tracked.then(|| weight.clone()),
+                    step,
+                };
+                prepared.finish(state, B::convolution(input, weight, bias, step.geometry))
+            }
+            OpsKind::UnTracked(prepared) => {
+                prepared.finish(B::convolution(input, weight, bias, step.geometry))
+            }
+        }
+    }
+}
+
+/// What was saved was computed outside the graph; dispatch lifted it into constants of the graph.
+fn plain<B: FrugalOps, C: CheckpointStrategy>(saved: Saved<Autodiff<B, C>>) -> Saved<B> {
+    match saved {
+        Saved::Nothing => Saved::Nothing,
+        Saved::Full(input) => Saved::Full(input.into_primitive()),
+        Saved::Tiles(sums) => Saved::Tiles(sums.into_primitive()),
+    }
+}

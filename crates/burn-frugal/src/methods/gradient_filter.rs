@@ -1,0 +1,233 @@
+//! Gradient filtering: gradients that are constant on tiles of the map (arXiv 2301.00330).
+//!
+//! The output is cut into tiles of side `r` (the patch). Every tile's gradient is replaced by its
+//! mean, as if the neighbouring tiles carried the same value; the shift of a kernel tap inside the
+//! map then no longer matters and the convolution collapses to a product per tile:
+//!
+//! - `dW[o, c, i, j] = sum over n, tile of mean(dy[n, o, tile]) * kept[n, c, tile]`, the same for
+//!   every tap `(i, j)`;
+//! - `dx[n, c, pixel of tile] = sum over o of mean(dy[n, o, tile]) * sum over i, j of W[o, c, i, j]`.
+//!
+//! `kept` is one number a tile and channel, the only thing that stays of the input. The bias
+//! gradient is exact.
+
+use burn::backend::{TensorMetadata, tensor::FloatTensor};
+use burn::tensor::Shape;
+use burn_frugal_kernels::{ConvGeometry, Span, Tiles};
+use serde::{Deserialize, Serialize};
+
+use super::{Saved, Unsuitable};
+use crate::ops::FrugalOps;
+
+/// Gradient filtering with one patch size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GradientFilter {
+    /// Side of a tile of the output, in pixels. 1 is the exact gradient.
+    pub patch: usize,
+    /// How a tile of the output is paired with the input.
+    #[serde(default)]
+    pub scaling: Scaling,
+}
+
+/// How a tile of the output is paired with pixels of the input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scaling {
+    /// Every tile is paired with the input pixels under the kernel's centre, weighted so that a
+    /// constant map gives the exact sum. Any stride, padding, dilation and groups. For stride 1 and
+    /// padding that keeps the size it equals the published operator.
+    #[default]
+    MassPreserving,
+    /// The operator as its authors released it, for comparison with the paper: input and output
+    /// grids are rounded independently and a stride `s` makes both gradients `s * s` too large.
+    /// Dense and depthwise convolutions only, with padding that reaches the border.
+    Published,
+}
+
+impl GradientFilter {
+    /// Whether a layer with this geometry can use the filter, whatever the input's size.
+    pub(super) fn check(&self, layer: &super::LayerShape) -> Result<(), Unsuitable> {
+        if self.patch == 0 {
+            return Err(Unsuitable::Patch { found: self.patch });
+        }
+        let [channels_in, channels_out] = layer.channels;
+        let depthwise = layer.groups == channels_in && layer.groups == channels_out;
+        if self.patch > 1 && self.scaling == Scaling::Published && layer.groups != 1 && !depthwise {
+            return Err(Unsuitable::PublishedGroups {
+                channels: layer.channels,
+                groups: layer.groups,
+            });
+        }
+        Ok(())
+    }
+
+    /// Elements of [`keep`](Self::keep)'s result.
+    pub(super) fn elements(&self, geometry: &ConvGeometry) -> usize {
+        let [rows, columns] = geometry.output().map(|size| size.div_ceil(self.patch));
+        geometry.batch * geometry.input_channels * rows * columns
+    }
+
+    /// Sums the input over each tile.
+    pub(super) fn keep<B: FrugalOps>(
+        &self,
+        input: FloatTensor<B>,
+        geometry: &ConvGeometry,
+    ) -> Saved<B> {
+        Saved::Tiles(B::tile_sums(input, self.kept_tiles(geometry)))
+    }
+
+    /// The tile-constant weight gradient, `[channels_out, channels_in / groups, kernel, kernel]`.
+    pub(super) fn weight_gradient<B: FrugalOps>(
+        &self,
+        kept: FloatTensor<B>,
+        output_gradient: FloatTensor<B>,
+        geometry: &ConvGeometry,
+    ) -> FloatTensor<B> {
+        let means = B::tile_sums(output_gradient, self.output_tiles(geometry));
+        let taps = B::convolution_weight_gradient(kept, means, self.on_tiles(geometry));
+        let taps = B::float_repeat_dim(taps, 2, geometry.kernel[0]);
+        B::float_repeat_dim(taps, 3, geometry.kernel[1])
+    }
+
+    /// The tile-constant input gradient, `[batch, channels_in, height, width]`.
+    pub(super) fn input_gradient<B: FrugalOps>(
+        &self,
+        weight: FloatTensor<B>,
+        output_gradient: FloatTensor<B>,
+        geometry: &ConvGeometry,
+    ) -> FloatTensor<B> {
+        let [channels_out, group_channels, _, _] = weight.shape().dims();
+        let means = B::tile_sums(output_gradient, self.output_tiles(geometry));
+        let taps = geometry.kernel[0] * geometry.kernel[1];
+        let rows = Shape::from([channels_out, group_channels, taps]);
+        let kernel_sums = B::float_sum_dim(B::float_reshape(weight, rows), 2);
+        let kernel_sums = B::float_reshape(
+            kernel_sums,
+            Shape::from([channels_out, group_channels, 1, 1]),
+        );
+        let values = B::convolution_input_gradient(kernel_sums, means, self.on_tiles(geometry));
+        B::tile_spread(values, self.spread_tiles(geometry), geometry.input)
+    }
+
+    /// The convolution that is left once every tile is one pixel and every kernel one number.
+    fn on_tiles(&self, geometry: &ConvGeometry) -> ConvGeometry {
+        ConvGeometry {
+            input: geometry.output().map(|size| size.div_ceil(self.patch)),
+            kernel: [1, 1],
+            stride: [1, 1],
+            padding: [(0, 0), (0, 0)],
+            dilation: [1, 1],
+            ..*geometry
+        }
+    }
+
+    /// Tiles of the output, weighted to give means.
+    fn output_tiles(&self, geometry: &ConvGeometry) -> Tiles {
+        let [rows, columns] = geometry.output().map(|size| {
+            let tiles = centred_tiles(size, self.patch).into_iter();
+            let means = tiles.map(|(start, stop)| Span {
+                start,
+                stop,
+                weight: 1.0 / (stop - start) as f64,
+            });
+            means.collect()
+        });
+        Tiles { rows, columns }
+    }
+
+    /// Tiles of the input as they are summed when it is kept.
+    fn kept_tiles(&self, geometry: &ConvGeometry) -> Tiles {
+        self.input_tiles(geometry, |output_len, input_len| match self.scaling {
+            // outputs in the tile x mean of the input: a clipped footprint keeps its mass
+            Scaling::MassPreserving => output_len as f64 / input_len.max(1) as f64,
+            Scaling::Published => 1.0,
+        })
+    }
+
+    /// Tiles of the input over which a tile's gradient is spread.
+    fn spread_tiles(&self, geometry: &ConvGeometry) -> Tiles {
+        let mut tiles = self.input_tiles(geometry, |_, _| 1.0);
+        if self.scaling == Scaling::MassPreserving {
+            // each output pixel of the tile owns stride x stride input pixels
+            for (spans, stride) in [&mut tiles.rows, &mut tiles.columns]
+                .into_iter()
+                .zip(geometry.stride)
+            {
+                for span in spans {
+                    span.weight = 1.0 / stride as f64;
+                }
+            }
+        }
+        tiles
+    }
+
+    /// The input pixels that belong to each tile of the output; `weight(output_len, input_len)` is
+    /// a span's weight along its axis.
+    fn input_tiles(
+        &self,
+        geometry: &ConvGeometry,
+        weight: impl Fn(usize, usize) -> f64,
+    ) -> Tiles {
+        let axis = |axis: usize| {
+            let footprints = match self.scaling {
+                Scaling::MassPreserving => self.footprints(geometry, axis),
+                Scaling::Published => self.published_windows(geometry, axis),
+            };
+            let tiles = centred_tiles(geometry.output()[axis], self.patch);
+            let spans = footprints.into_iter().zip(tiles);
+            spans
+                .map(|((start, stop), tile)| Span {
+                    start,
+                    stop,
+                    weight: weight(tile.1 - tile.0, stop - start),
+                })
+                .collect()
+        };
+        Tiles {
+            rows: axis(0),
+            columns: axis(1),
+        }
+    }
+
+    /// Input pixels under the kernel's centre while the output runs over each tile, clipped to the
+    /// input: `[s start + d (k - 1) / 2 - p, s stop + d (k - 1) / 2 - p)`.
+    fn footprints(&self, geometry: &ConvGeometry, axis: usize) -> Vec<(usize, usize)> {
+        let centre = geometry.dilation[axis] * (geometry.kernel[axis] - 1) / 2;
+        let clip = |output: usize| {
+            (geometry.stride[axis] * output + centre)
+                .saturating_sub(geometry.padding[axis].0)
+                .min(geometry.input[axis])
+        };
+        centred_tiles(geometry.output()[axis], self.patch)
+            .into_iter()
+            .map(|(start, stop)| (clip(start), clip(stop)))
+            .collect()
+    }
+
+    /// Input windows of the released operator: tiles of `patch * stride`, centred on the input.
+    fn published_windows(&self, geometry: &ConvGeometry, axis: usize) -> Vec<(usize, usize)> {
+        let (size, side) = (geometry.input[axis], self.patch * geometry.stride[axis]);
+        let tiles = geometry.output()[axis].div_ceil(self.patch);
+        assert!(
+            tiles * side >= size,
+            "gradient filter with Scaling::Published: {tiles} tiles of {side} pixels do not cover \
+             the input's {size} (the released operator fails on convolutions whose padding does \
+             not reach the border); use Scaling::MassPreserving",
+        );
+        centred(size, side, tiles)
+    }
+}
+
+/// `size` pixels cut into `ceil(size / patch)` tiles, the surplus shared by the two border tiles.
+fn centred_tiles(size: usize, patch: usize) -> Vec<(usize, usize)> {
+    centred(size, patch, size.div_ceil(patch))
+}
+
+/// `tiles` windows of `side` pixels laid over `size` pixels with their middles together, clipped.
+fn centred(size: usize, side: usize, tiles: usize) -> Vec<(usize, usize)> {
+    let before = (tiles * side).saturating_sub(size).div_ceil(2);
+    let clip = |edge: usize| edge.saturating_sub(before).min(size);
+    (0..tiles)
+        .map(|tile| (clip(tile * side), clip((tile + 1) * side)))
+        .collect()
+}

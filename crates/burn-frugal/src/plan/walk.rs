@@ -1,0 +1,197 @@
+//! Reaching every [`MethodSlot`] of a model that this crate knows nothing about.
+//!
+//! Burn's visitors and mappers see parameters only, and are told when a field is entered and left.
+//! A slot has no parameter, so it meets the walk that is under way on its thread instead: the
+//! visitor keeps the path, the slot reads it.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, Int, Tensor};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::MethodSlot;
+use crate::methods::{LayerShape, Method};
+
+/// A layer that a plan can name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// The layer's path in the model, `blocks.3.depthwise` for example.
+    pub path: String,
+    /// Its shape.
+    pub shape: LayerShape,
+    /// The method that it has now.
+    pub method: Method,
+}
+
+/// A parameter of the model.
+pub(super) struct Parameter {
+    path: String,
+    pub(super) id: ParamId,
+}
+
+impl Parameter {
+    /// Whether the parameter is the module path's own, or below it.
+    pub(super) fn is_under(&self, module: &str) -> bool {
+        let rest = self.path.strip_prefix(module);
+        rest.is_some_and(|rest| module.is_empty() || rest.is_empty() || rest.starts_with('.'))
+    }
+}
+
+/// The walk under way on this thread.
+struct Walk {
+    path: Vec<String>,
+    /// What slots get when they are mapped.
+    methods: BTreeMap<String, Method>,
+    layers: Vec<Layer>,
+}
+
+thread_local! {
+    static WALK: RefCell<Option<Walk>> = const { RefCell::new(None) };
+}
+
+/// Ends the walk even if the model's own code panics.
+struct Ending;
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        WALK.set(None);
+    }
+}
+
+fn start(methods: BTreeMap<String, Method>) -> Ending {
+    let walk = Walk {
+        path: Vec::new(),
+        methods,
+        layers: Vec::new(),
+    };
+    let previous = WALK.replace(Some(walk));
+    assert!(previous.is_none(), "a plan walks one model at a time");
+    Ending
+}
+
+fn walking<R>(run: impl FnOnce(&mut Walk) -> R) -> Option<R> {
+    WALK.with_borrow_mut(|walk| walk.as_mut().map(run))
+}
+
+impl Walk {
+    /// The path of the layer whose slot is being met: the last element is the slot's own field.
+    fn layer_path(&self) -> String {
+        let layer = self.path.split_last().map_or(&[][..], |(_, layer)| layer);
+        layer.join(".")
+    }
+}
+
+/// The layers with a slot, in the order in which fields are declared.
+pub(super) fn layers<M: Module>(model: &M) -> Vec<Layer> {
+    let _ending = start(BTreeMap::new());
+    model.visit(&mut PathVisitor::default());
+    walking(|walk| std::mem::take(&mut walk.layers)).unwrap_or_default()
+}
+
+/// The paths of these layers.
+pub(super) fn paths(layers: &[Layer]) -> Vec<String> {
+    layers.iter().map(|layer| layer.path.clone()).collect()
+}
+
+/// Gives every slot the method of its path, or exact.
+pub(super) fn assign<M: Module>(model: M, methods: &BTreeMap<String, Method>) -> M {
+    let _ending = start(methods.clone());
+    model.map(&mut PathMapper)
+}
+
+/// The parameters with their paths.
+pub(super) fn parameters<M: Module>(model: &M) -> Vec<Parameter> {
+    let _ending = start(BTreeMap::new());
+    let mut visitor = PathVisitor::default();
+    model.visit(&mut visitor);
+    visitor.parameters
+}
+
+/// A slot is visited.
+pub(super) fn meet(slot: &MethodSlot) {
+    walking(|walk| {
+        walk.layers.push(Layer {
+            path: walk.layer_path(),
+            shape: slot.layer(),
+            method: slot.method(),
+        })
+    });
+}
+
+/// A slot is mapped. Other mappers than a plan's pass it by.
+pub(super) fn pass(slot: &mut MethodSlot) {
+    walking(|walk| {
+        let method = walk.methods.get(&walk.layer_path()).copied();
+        slot.assign(method.unwrap_or_default());
+    });
+}
+
+fn enter(name: &str) {
+    walking(|walk| walk.path.push(name.to_string()));
+}
+
+fn exit() {
+    walking(|walk| walk.path.pop());
+}
+
+#[derive(Default)]
+struct PathVisitor {
+    parameters: Vec<Parameter>,
+}
+
+impl PathVisitor {
+    fn add(&mut self, id: ParamId) {
+        let path = walking(|walk| walk.path.join(".")).unwrap_or_default();
+        self.parameters.push(Parameter { path, id });
+    }
+}
+
+impl ModuleVisitor for PathVisitor {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.add(param.id);
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.add(param.id);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.add(param.id);
+    }
+}
+
+/// Leaves every parameter as it is, uninitialised ones too.
+struct PathMapper;
+
+impl ModuleMapper for PathMapper {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        param
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        param
+    }
+}
