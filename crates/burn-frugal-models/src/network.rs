@@ -1,0 +1,68 @@
+use burn::module::Module;
+use burn::nn::{BatchNorm, Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+use burn_frugal::nn::Conv2d;
+
+use crate::block::InvertedBottleneck;
+use crate::normalization::{fold, normalized, relu6};
+
+/// A first convolution, inverted bottlenecks, global average pooling and a linear classifier.
+///
+/// Created with [`BottleneckNetConfig`](crate::BottleneckNetConfig). The fields have the names of
+/// the published weights, which [`load_safetensors`](Self::load_safetensors) reads.
+#[derive(Module, Debug)]
+pub struct BottleneckNet {
+    /// The first convolution, 3x3.
+    pub first_conv: Conv2d,
+    /// Normalization of the first convolution while the network is trained from nothing.
+    pub first_norm: Option<BatchNorm>,
+    /// The bottlenecks.
+    pub blocks: Vec<InvertedBottleneck>,
+    /// From features to scores.
+    pub classifier: Linear,
+}
+
+impl BottleneckNet {
+    /// Scores (logits) of each class.
+    ///
+    /// # Shapes
+    /// - `images`: `[batch, input_channels, height, width]`, normalised as the configuration's
+    ///   [`InputConfig`](crate::InputConfig) says
+    /// - output: `[batch, classes]`
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let map = self.first_conv.forward(images);
+        let mut map = relu6(normalized(&self.first_norm, map));
+        for block in &self.blocks {
+            map = block.forward(map);
+        }
+        let [batch, channels, height, width] = map.dims();
+        let features = map
+            .reshape([batch, channels, height * width])
+            .mean_dim(2)
+            .reshape([batch, channels]);
+        self.classifier.forward(features)
+    }
+
+    /// Replaces the classifier by a new one with random weights, for another number of classes.
+    pub fn with_classes(mut self, classes: usize, device: &Device) -> Self {
+        let [features, _] = self.classifier.weight.dims();
+        self.classifier = LinearConfig::new(features, classes).init(device);
+        self
+    }
+
+    /// Moves batch normalization, with its running statistics, into the convolutions: the same
+    /// function of the image as the [`valid`](Module::valid) network, in fewer tensors. A network
+    /// without batch normalization is returned as it is.
+    pub fn fold_batch_norm(self) -> Self {
+        Self {
+            first_conv: fold(self.first_conv, self.first_norm),
+            first_norm: None,
+            blocks: self
+                .blocks
+                .into_iter()
+                .map(InvertedBottleneck::fold_batch_norm)
+                .collect(),
+            classifier: self.classifier,
+        }
+    }
+}
