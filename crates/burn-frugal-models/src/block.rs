@@ -4,7 +4,7 @@ use burn::tensor::{Device, Tensor};
 use burn_frugal::nn::{Conv2d, Conv2dConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::config::config_error;
+use crate::config::{at_least_one, config_error};
 use crate::error::Error;
 use crate::normalization::{fold, normalized, relu6};
 
@@ -34,6 +34,13 @@ impl InvertedBottleneckConfig {
         batch_norm: bool,
         device: &Device,
     ) -> Result<InvertedBottleneck, Error> {
+        for (field, size) in [
+            ("expanded_channels", self.expanded_channels),
+            ("output_channels", self.output_channels),
+            ("stride", self.stride),
+        ] {
+            at_least_one(&format!("{path}.{field}"), size)?;
+        }
         if self.residual && (self.stride != 1 || self.input_channels != self.output_channels) {
             return Err(config_error(
                 &format!("{path}.residual"),
@@ -44,7 +51,7 @@ impl InvertedBottleneckConfig {
                 ),
             ));
         }
-        if self.kernel % 2 == 0 {
+        if self.kernel.is_multiple_of(2) {
             let (field, found) = (format!("{path}.kernel"), self.kernel.to_string());
             return Err(config_error(&field, "an odd number", &found));
         }
@@ -103,7 +110,10 @@ impl InvertedBottleneck {
         if let Some(pointwise1) = &self.pointwise1 {
             map = relu6(normalized(&self.pointwise1_norm, pointwise1.forward(map)));
         }
-        map = relu6(normalized(&self.depthwise_norm, self.depthwise.forward(map)));
+        map = relu6(normalized(
+            &self.depthwise_norm,
+            self.depthwise.forward(map),
+        ));
         map = normalized(&self.pointwise2_norm, self.pointwise2.forward(map));
         if self.residual { map + input } else { map }
     }

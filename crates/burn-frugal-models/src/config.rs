@@ -105,8 +105,13 @@ impl BottleneckNetConfig {
     /// When the blocks' channels do not follow each other, a residual block changes its map's
     /// shape, or a size is zero.
     pub fn try_init(&self, device: &Device) -> Result<BottleneckNet, Error> {
-        if self.classes == 0 {
-            return Err(config_error("classes", "at least 1", "0"));
+        for (field, size) in [
+            ("input_channels", self.input_channels),
+            ("first_channels", self.first_channels),
+            ("first_stride", self.first_stride),
+            ("classes", self.classes),
+        ] {
+            at_least_one(field, size)?;
         }
         let first_conv = Conv2dConfig::new([self.input_channels, self.first_channels], [3, 3])
             .with_stride([self.first_stride, self.first_stride])
@@ -134,6 +139,13 @@ impl BottleneckNetConfig {
             blocks,
             classifier: LinearConfig::new(channels, self.classes).init(device),
         })
+    }
+}
+
+pub(crate) fn at_least_one(field: &str, size: usize) -> Result<(), Error> {
+    match size {
+        0 => Err(config_error(field, "at least 1", "0")),
+        _ => Ok(()),
     }
 }
 

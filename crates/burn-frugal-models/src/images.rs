@@ -32,7 +32,11 @@ impl ImageSet {
     /// When `pixels` is not an image of this set's size.
     pub fn push(&mut self, pixels: &[u8], label: usize) {
         let expected = self.image_len();
-        assert_eq!(pixels.len(), expected, "ImageSet::push: {expected} values an image");
+        assert_eq!(
+            pixels.len(),
+            expected,
+            "ImageSet::push: {expected} values an image"
+        );
         self.pixels.extend_from_slice(pixels);
         self.labels.push(label);
     }
@@ -75,7 +79,10 @@ impl ImageSet {
     ) -> (Tensor<4>, Tensor<1, Int>) {
         let values = indices.iter().flat_map(|&image| self.pixels(image));
         let values: Vec<f32> = values.map(|&value| input.normalized(value)).collect();
-        let labels: Vec<i32> = indices.iter().map(|&image| self.labels[image] as i32).collect();
+        let labels: Vec<i32> = indices
+            .iter()
+            .map(|&image| self.labels[image] as i32)
+            .collect();
         let shape = [indices.len(), self.channels, self.size[0], self.size[1]];
         (
             Tensor::from_data(TensorData::new(values, shape), device),

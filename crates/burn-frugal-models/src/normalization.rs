@@ -2,12 +2,11 @@
 
 use burn::module::Param;
 use burn::nn::BatchNorm;
-use burn::tensor::{Tensor, activation::relu};
+use burn::tensor::Tensor;
 use burn_frugal::nn::Conv2d;
 
-/// `min(max(x, 0), 6)`, by two rectifiers: Burn's `clamp` costs twice as much to differentiate.
 pub(crate) fn relu6(map: Tensor<4>) -> Tensor<4> {
-    6.0 - relu(6.0 - relu(map))
+    map.clamp(0.0, 6.0)
 }
 
 pub(crate) fn normalized(norm: &Option<BatchNorm>, map: Tensor<4>) -> Tensor<4> {

@@ -98,8 +98,11 @@ impl BottleneckNet {
         let mut store = SafetensorsStore::from_bytes(None)
             .clear_metadata()
             .with_to_adapter(BurnToPyTorchAdapter.chain(FloatCastAdapter::to(dtype)));
-        self.save_into(&mut store).map_err(|error| problem(error.to_string()))?;
-        store.get_bytes().map_err(|error| problem(error.to_string()))
+        self.save_into(&mut store)
+            .map_err(|error| problem(error.to_string()))?;
+        store
+            .get_bytes()
+            .map_err(|error| problem(error.to_string()))
     }
 }
 

@@ -25,7 +25,10 @@ pub enum Error {
         source: Unsuitable,
     },
     /// A plan names a layer that the model does not have.
-    #[error("the model has no layer `{path}` with a method; it has {}", listed(layers))]
+    #[error(
+        "the model has no layer `{path}` with a method; it has {}",
+        listed(layers)
+    )]
     UnknownLayer {
         /// The path in the plan.
         path: String,
@@ -33,7 +36,10 @@ pub enum Error {
         layers: Vec<String>,
     },
     /// A pattern of a plan matches no layer.
-    #[error("the pattern `{pattern}` matches no layer; the model has {}", listed(layers))]
+    #[error(
+        "the pattern `{pattern}` matches no layer; the model has {}",
+        listed(layers)
+    )]
     NoMatch {
         /// The pattern.
         pattern: String,
@@ -98,6 +104,10 @@ fn listed(names: &[String]) -> String {
     match names {
         [] => "none".to_string(),
         names if names.len() <= SHOWN => names.join(", "),
-        names => format!("{}, ... ({} in all)", names[..SHOWN].join(", "), names.len()),
+        names => format!(
+            "{}, ... ({} in all)",
+            names[..SHOWN].join(", "),
+            names.len()
+        ),
     }
 }

@@ -31,15 +31,17 @@
 //!
 //! # Features
 //! One a backend; each forwards to Burn's feature of the same name: `flex` and `ndarray` (both on
-//! by default).
+//! by default). Burn deprecates ndarray in 0.22 and drops it in 0.23; [`backends`] says why it is
+//! here and how it goes.
 #![warn(missing_docs)]
 // Burn deprecates its ndarray backend, and the list of backends of an extension names it; see
 // `backends/mod.rs` for why it is here and how it goes.
 #![cfg_attr(feature = "ndarray", allow(deprecated))]
 
-mod backends;
+pub mod backends;
 mod error;
 pub mod files;
+pub mod memory;
 pub mod methods;
 pub mod nn;
 pub mod ops;

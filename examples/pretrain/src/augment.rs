@@ -23,7 +23,9 @@ pub fn cropped_and_flipped(images: &ImageSet, indices: &[usize], rng: &mut StdRn
             let (channel, y) = (line / height, line % height);
             let x = if mirrored { width - 1 - x } else { x };
             let source_y = y.checked_add_signed(rows as isize).filter(|&y| y < height);
-            let source_x = x.checked_add_signed(columns as isize).filter(|&x| x < width);
+            let source_x = x
+                .checked_add_signed(columns as isize)
+                .filter(|&x| x < width);
             *value = match (source_y, source_x) {
                 (Some(y), Some(x)) => pixels[(channel * height + y) * width + x],
                 _ => 0,

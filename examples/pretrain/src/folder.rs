@@ -35,7 +35,9 @@ fn decode(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
     let (width, height) = image.dimensions();
     if [width as usize, height as usize] != [SIDE, SIDE] {
         let path = path.display();
-        return Err(format!("{path}: expected {SIDE}x{SIDE} pixels, found {width}x{height}").into());
+        return Err(
+            format!("{path}: expected {SIDE}x{SIDE} pixels, found {width}x{height}").into(),
+        );
     }
     let pixels = image.as_raw();
     let plane = |channel: usize| pixels[channel..].iter().step_by(3).copied();

@@ -10,7 +10,8 @@ use burn::grad_clipping::GradientClippingConfig;
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::{
-    GradientsAccumulator, GradientsParams, SgdConfig, decay::WeightDecayConfig, momentum::MomentumConfig,
+    GradientsAccumulator, GradientsParams, SgdConfig, decay::WeightDecayConfig,
+    momentum::MomentumConfig,
 };
 use burn::tensor::{DType, Device};
 use burn_frugal::files;
@@ -127,12 +128,15 @@ fn fit(
         let folded = network.valid().fold_batch_norm();
         files::replace(&args.out, &folded.to_safetensors(DType::F16)?)?;
         let accuracy = folded.accuracy(test, &config.input, args.batch, device);
-        bar.println(format!(
-            "epoch {epoch}: loss {:.3}, test accuracy {:.2} %, {:.0} s",
-            losses / steps_per_epoch as f64,
-            100.0 * accuracy,
-            start.elapsed().as_secs_f64()
-        ));
+        // printed also where no bar is drawn
+        bar.suspend(|| {
+            println!(
+                "epoch {epoch}: loss {:.3}, test accuracy {:.2} %, {:.0} s",
+                losses / steps_per_epoch as f64,
+                100.0 * accuracy,
+                start.elapsed().as_secs_f64()
+            )
+        });
     }
     bar.finish();
     Ok(())
@@ -160,10 +164,17 @@ fn gradients(
     let indices: Vec<usize> = (0..batch.len()).collect();
     let parts: Vec<_> = std::thread::scope(|scope| {
         let parts = indices.chunks(batch.len().div_ceil(threads));
-        let workers: Vec<_> = parts.map(|indices| scope.spawn(move || part(indices))).collect();
+        let workers: Vec<_> = parts
+            .map(|indices| scope.spawn(move || part(indices)))
+            .collect();
         let results = workers.into_iter().map(|worker| worker.join());
-        results.map(|result| result.expect("a step does not panic")).collect()
+        results
+            .map(|result| result.expect("a step does not panic"))
+            .collect()
     });
+    // Running statistics are kept a thread and merged on `valid`; without it the next step's new
+    // threads would start from those of the last epoch.
+    drop(network.valid());
     let mut accumulator = GradientsAccumulator::new();
     let mut loss = 0.0;
     for (value, gradients) in parts {

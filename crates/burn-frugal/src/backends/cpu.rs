@@ -19,22 +19,34 @@ pub(super) trait HostTensor<E>: TensorMetadata + Sized {
     fn from_elements(elements: Vec<E>, shape: Shape) -> Self;
 }
 
-/// Runs `$run::<f32 or f64>(..)` by the dtype of the first argument, or the portable body for the
-/// half-precision types, which the kernels do not have.
+/// `$run` with `$element` the type of the elements, or `$portable` for the half-precision types,
+/// which the kernels do not have.
 macro_rules! by_dtype {
-    ($dtype:expr, $kernel:ident => $run:expr, portable => $portable:expr) => {
-        match $dtype {
+    ($tensor:expr, $element:ident => $run:expr, portable => $portable:expr) => {
+        match $tensor.dtype() {
             DType::F32 => {
-                type $kernel = f32;
+                type $element = f32;
                 $run
             }
             DType::F64 => {
-                type $kernel = f64;
+                type $element = f64;
                 $run
             }
             _ => $portable,
         }
     };
+}
+
+/// A new tensor that `kernel` fills from the elements of `sources`.
+fn filled<T: HostTensor<E>, E: Element, const N: usize, const D: usize>(
+    sources: [T; N],
+    shape: [usize; D],
+    kernel: impl FnOnce([&[E]; N], &mut [E]),
+) -> T {
+    let sources = sources.map(T::into_contiguous);
+    let mut elements = vec![E::ZERO; shape.iter().product()];
+    kernel(sources.each_ref().map(T::as_elements), &mut elements);
+    T::from_elements(elements, Shape::from(shape))
 }
 
 pub(super) fn convolution<B: Backend>(
@@ -46,29 +58,16 @@ pub(super) fn convolution<B: Backend>(
 where
     FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
 {
-    fn run<B: Backend, E: Element>(
-        input: FloatTensor<B>,
-        weight: FloatTensor<B>,
-        bias: MaybeFloat<B>,
-        geometry: &ConvGeometry,
-    ) -> FloatTensor<B>
-    where
-        FloatTensor<B>: HostTensor<E>,
-    {
-        let (input, weight) = (input.into_contiguous(), weight.into_contiguous());
-        let bias = match bias {
-            MaybeFloat::Some(bias) => Some(bias.into_contiguous()),
-            MaybeFloat::None => None,
-        };
-        let bias = bias.as_ref().map(HostTensor::as_elements);
-        let [height, width] = geometry.output();
-        let shape = [geometry.batch, geometry.output_channels, height, width];
-        filled(shape, |output| {
-            kernels::conv2d(geometry, input.as_elements(), weight.as_elements(), bias, output)
-        })
-    }
-    by_dtype!(input.dtype(), E => run::<B, E>(input, weight, bias, geometry),
-        portable => portable::convolution::<B>(input, weight, bias, geometry))
+    let [height, width] = geometry.output();
+    let shape = [geometry.batch, geometry.output_channels, height, width];
+    by_dtype!(input, E => match bias {
+        MaybeFloat::Some(bias) => filled([input, weight, bias], shape, |[x, w, b]: [&[E]; 3], y| {
+            kernels::conv2d(geometry, x, w, Some(b), y)
+        }),
+        MaybeFloat::None => filled([input, weight], shape, |[x, w]: [&[E]; 2], y| {
+            kernels::conv2d(geometry, x, w, None, y)
+        }),
+    }, portable => portable::convolution::<B>(input, weight, bias, geometry))
 }
 
 pub(super) fn convolution_input_gradient<B: Backend>(
@@ -79,25 +78,13 @@ pub(super) fn convolution_input_gradient<B: Backend>(
 where
     FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
 {
-    fn run<T: HostTensor<E>, E: Element>(
-        weight: T,
-        output_gradient: T,
-        geometry: &ConvGeometry,
-    ) -> T {
-        let (weight, gradient) = (weight.into_contiguous(), output_gradient.into_contiguous());
-        let [height, width] = geometry.input;
-        let shape = [geometry.batch, geometry.input_channels, height, width];
-        filled(shape, |input_gradient| {
-            kernels::conv2d_input_gradient(
-                geometry,
-                weight.as_elements(),
-                gradient.as_elements(),
-                input_gradient,
-            )
+    let [height, width] = geometry.input;
+    let shape = [geometry.batch, geometry.input_channels, height, width];
+    by_dtype!(output_gradient, E => {
+        filled([weight, output_gradient], shape, |[w, gy]: [&[E]; 2], gx| {
+            kernels::conv2d_input_gradient(geometry, w, gy, gx)
         })
-    }
-    by_dtype!(output_gradient.dtype(), E => run::<_, E>(weight, output_gradient, geometry),
-        portable => portable::convolution_input_gradient::<B>(weight, output_gradient, geometry))
+    }, portable => portable::convolution_input_gradient::<B>(weight, output_gradient, geometry))
 }
 
 pub(super) fn convolution_weight_gradient<B: Backend>(
@@ -108,56 +95,35 @@ pub(super) fn convolution_weight_gradient<B: Backend>(
 where
     FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
 {
-    fn run<T: HostTensor<E>, E: Element>(
-        input: T,
-        output_gradient: T,
-        geometry: &ConvGeometry,
-    ) -> T {
-        let (input, gradient) = (input.into_contiguous(), output_gradient.into_contiguous());
-        let [rows, columns] = geometry.kernel;
-        let group_channels = geometry.input_channels / geometry.groups;
-        let shape = [geometry.output_channels, group_channels, rows, columns];
-        filled(shape, |weight_gradient| {
-            kernels::conv2d_weight_gradient(
-                geometry,
-                input.as_elements(),
-                gradient.as_elements(),
-                weight_gradient,
-            )
+    let [rows, columns] = geometry.kernel;
+    let group_channels = geometry.input_channels / geometry.groups;
+    let shape = [geometry.output_channels, group_channels, rows, columns];
+    by_dtype!(output_gradient, E => {
+        filled([input, output_gradient], shape, |[x, gy]: [&[E]; 2], gw| {
+            kernels::conv2d_weight_gradient(geometry, x, gy, gw)
         })
-    }
-    by_dtype!(output_gradient.dtype(), E => run::<_, E>(input, output_gradient, geometry),
-        portable => portable::convolution_weight_gradient::<B>(input, output_gradient, geometry))
+    }, portable => portable::convolution_weight_gradient::<B>(input, output_gradient, geometry))
 }
 
 pub(super) fn channel_sums<B: Backend>(map: FloatTensor<B>) -> FloatTensor<B>
 where
     FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
 {
-    fn run<T: HostTensor<E>, E: Element>(map: T) -> T {
-        let [batch, channels, height, width] = map.shape().dims();
-        let map = map.into_contiguous();
-        filled([channels], |sums| {
-            kernels::channel_sums(batch, channels, height * width, map.as_elements(), sums)
-        })
-    }
-    by_dtype!(map.dtype(), E => run::<_, E>(map), portable => portable::channel_sums::<B>(map))
+    let [batch, channels, height, width] = map.shape().dims();
+    by_dtype!(map, E => filled([map], [channels], |[map]: [&[E]; 1], sums| {
+        kernels::channel_sums(batch, channels, height * width, map, sums)
+    }), portable => portable::channel_sums::<B>(map))
 }
 
 pub(super) fn tile_sums<B: Backend>(map: FloatTensor<B>, tiles: &Tiles) -> FloatTensor<B>
 where
     FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
 {
-    fn run<T: HostTensor<E>, E: Element>(map: T, tiles: &Tiles) -> T {
-        let [batch, channels, height, width] = map.shape().dims();
-        let map = map.into_contiguous();
-        let shape = [batch, channels, tiles.rows.len(), tiles.columns.len()];
-        filled(shape, |sums| {
-            kernels::tile_sums(tiles, batch * channels, [height, width], map.as_elements(), sums)
-        })
-    }
-    by_dtype!(map.dtype(), E => run::<_, E>(map, tiles),
-        portable => portable::tile_sums::<B>(map, tiles))
+    let [batch, channels, height, width] = map.shape().dims();
+    let shape = [batch, channels, tiles.rows.len(), tiles.columns.len()];
+    by_dtype!(map, E => filled([map], shape, |[map]: [&[E]; 1], sums| {
+        kernels::tile_sums(tiles, batch * channels, [height, width], map, sums)
+    }), portable => portable::tile_sums::<B>(map, tiles))
 }
 
 pub(super) fn tile_spread<B: Backend>(
@@ -168,25 +134,11 @@ pub(super) fn tile_spread<B: Backend>(
 where
     FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
 {
-    fn run<T: HostTensor<E>, E: Element>(values: T, tiles: &Tiles, size: [usize; 2]) -> T {
-        let [batch, channels, ..] = values.shape().dims::<4>();
-        let values = values.into_contiguous();
-        filled([batch, channels, size[0], size[1]], |map| {
-            kernels::tile_spread(tiles, batch * channels, size, values.as_elements(), map)
-        })
-    }
-    by_dtype!(values.dtype(), E => run::<_, E>(values, tiles, size),
-        portable => portable::tile_spread::<B>(values, tiles, size))
-}
-
-/// A new tensor whose elements `kernel` writes.
-fn filled<T: HostTensor<E>, E: Element, const D: usize>(
-    shape: [usize; D],
-    kernel: impl FnOnce(&mut [E]),
-) -> T {
-    let mut elements = vec![E::ZERO; shape.iter().product()];
-    kernel(&mut elements);
-    T::from_elements(elements, Shape::from(shape))
+    let [batch, channels, _, _] = values.shape().dims();
+    let shape = [batch, channels, size[0], size[1]];
+    by_dtype!(values, E => filled([values], shape, |[values]: [&[E]; 1], map| {
+        kernels::tile_spread(tiles, batch * channels, size, values, map)
+    }), portable => portable::tile_spread::<B>(values, tiles, size))
 }
 
 /// Implements [`FrugalOps`](crate::ops::FrugalOps) for a backend whose tensor is a [`HostTensor`].

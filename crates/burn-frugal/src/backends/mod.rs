@@ -13,3 +13,16 @@ mod cpu;
 mod flex;
 #[cfg(feature = "ndarray")]
 mod ndarray;
+
+use burn::tensor::Device;
+
+/// The backends that this build contains, by the name of their feature, each with its device; the
+/// one to prefer first.
+pub fn compiled() -> Vec<(&'static str, Device)> {
+    vec![
+        #[cfg(feature = "flex")]
+        ("flex", Device::flex()),
+        #[cfg(feature = "ndarray")]
+        ("ndarray", Device::ndarray()),
+    ]
+}

@@ -34,7 +34,10 @@ macro_rules! host_tensor {
 
             fn from_elements(elements: Vec<$element>, shape: Shape) -> Self {
                 let array = ArrayD::from_shape_vec(shape.as_slice().to_vec(), elements);
-                array.expect("as many elements as the shape has").into_shared().into()
+                array
+                    .expect("as many elements as the shape has")
+                    .into_shared()
+                    .into()
             }
         }
     };

@@ -21,6 +21,7 @@ use crate::ops::FrugalOps;
 
 /// Gradient filtering with one patch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GradientFilter {
     /// Side of a tile of the output, in pixels. 1 is the exact gradient.
     pub patch: usize,
@@ -163,11 +164,7 @@ impl GradientFilter {
 
     /// The input pixels that belong to each tile of the output; `weight(output_len, input_len)` is
     /// a span's weight along its axis.
-    fn input_tiles(
-        &self,
-        geometry: &ConvGeometry,
-        weight: impl Fn(usize, usize) -> f64,
-    ) -> Tiles {
+    fn input_tiles(&self, geometry: &ConvGeometry, weight: impl Fn(usize, usize) -> f64) -> Tiles {
         let axis = |axis: usize| {
             let footprints = match self.scaling {
                 Scaling::MassPreserving => self.footprints(geometry, axis),
@@ -206,7 +203,9 @@ impl GradientFilter {
 
     /// Input windows of the released operator: tiles of `patch * stride`, centred on the input.
     fn published_windows(&self, geometry: &ConvGeometry, axis: usize) -> Vec<(usize, usize)> {
-        let (size, side) = (geometry.input[axis], self.patch * geometry.stride[axis]);
+        let size = geometry.input[axis];
+        // a patch larger than any map is one tile
+        let side = self.patch.saturating_mul(geometry.stride[axis]);
         let tiles = geometry.output()[axis].div_ceil(self.patch);
         assert!(
             tiles * side >= size,

@@ -48,9 +48,7 @@ pub struct Conv2dConfig {
     #[config(default = true)]
     pub bias: bool,
     /// The type of function used to initialize the parameters.
-    #[config(
-        default = "Initializer::KaimingUniform{gain:1.0/3.0f64.sqrt(),fan_out_only:false}"
-    )]
+    #[config(default = "Initializer::KaimingUniform{gain:1.0/3.0f64.sqrt(),fan_out_only:false}")]
     pub initializer: Initializer,
 }
 
@@ -113,7 +111,8 @@ impl Conv2dConfig {
 ///
 /// Between forward and backward the layer keeps what its method keeps of the input, and nothing if
 /// the weight is frozen, the model is [`valid`](Module::valid), or neither weight nor input is
-/// tracked.
+/// tracked. What a forward pass keeps that is never run backward is freed, as with Burn's layers,
+/// at the end of the next backward pass through the model: evaluate with a `valid` model.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Conv2d {
@@ -201,7 +200,12 @@ impl Conv2d {
             input: [height, width],
             kernel: self.kernel_size,
             stride: self.stride,
-            padding: padding_pairs(&self.padding, [height, width], self.kernel_size, self.stride),
+            padding: padding_pairs(
+                &self.padding,
+                [height, width],
+                self.kernel_size,
+                self.stride,
+            ),
             dilation: self.dilation,
             groups: self.groups,
         }
@@ -228,7 +232,8 @@ impl Conv2d {
 
 impl From<burn::nn::conv::Conv2d> for Conv2d {
     fn from(conv: burn::nn::conv::Conv2d) -> Self {
-        let [channels_out, group_channels, ..] = conv.weight.dims();
+        // the shape alone: a parameter that is initialised lazily stays so
+        let [channels_out, group_channels, ..] = conv.weight.lazy_shape().dims::<4>();
         let layer = LayerShape {
             channels: [group_channels * conv.groups, channels_out],
             kernel: conv.kernel_size,

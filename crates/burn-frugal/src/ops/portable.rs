@@ -84,7 +84,11 @@ pub fn tile_spread<B: Backend>(
 }
 
 /// `[1, 1, spans, size]`: each span's weight on its pixels, 0 elsewhere.
-fn pooling_matrix<B: Backend>(spans: &[Span], size: usize, like: &FloatTensor<B>) -> FloatTensor<B> {
+fn pooling_matrix<B: Backend>(
+    spans: &[Span],
+    size: usize,
+    like: &FloatTensor<B>,
+) -> FloatTensor<B> {
     let mut matrix = vec![0.0f64; spans.len() * size];
     for (span, row) in spans.iter().zip(matrix.chunks_mut(size.max(1))) {
         row[span.start..span.stop].fill(span.weight);
@@ -94,7 +98,11 @@ fn pooling_matrix<B: Backend>(spans: &[Span], size: usize, like: &FloatTensor<B>
 }
 
 fn zeros_like<B: Backend>(like: &FloatTensor<B>, shape: [usize; 4]) -> FloatTensor<B> {
-    B::float_zeros(Shape::from(shape), &like.device(), float_dtype(like.dtype()))
+    B::float_zeros(
+        Shape::from(shape),
+        &like.device(),
+        float_dtype(like.dtype()),
+    )
 }
 
 fn float_dtype(dtype: DType) -> FloatDType {

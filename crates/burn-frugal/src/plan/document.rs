@@ -76,6 +76,10 @@ fn parse(text: &str, origin: &str) -> Result<Plan, Error> {
         source,
     };
     let header: Header = serde_json::from_str(text).map_err(not_a_plan)?;
+    if header.version == 0 {
+        let source = serde::de::Error::custom("there is no version 0");
+        return Err(not_a_plan(source));
+    }
     if header.version > VERSION {
         return Err(Error::NewerPlan {
             origin: origin.to_string(),

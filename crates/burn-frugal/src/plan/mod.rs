@@ -78,12 +78,21 @@ impl Plan {
     pub fn freeze_rest<M: Module>(&self, model: M, also: &[&str]) -> Result<M, Error> {
         let parameters = walk::parameters(&model);
         let mut trained = Vec::new();
-        for path in self.methods.keys().map(String::as_str).chain(also.iter().copied()) {
+        for path in self
+            .methods
+            .keys()
+            .map(String::as_str)
+            .chain(also.iter().copied())
+        {
             let before = trained.len();
-            let under = parameters.iter().filter(|parameter| parameter.is_under(path));
+            let under = parameters
+                .iter()
+                .filter(|parameter| parameter.is_under(path));
             trained.extend(under.map(|parameter| parameter.id));
             if trained.len() == before {
-                return Err(Error::NoParameter { path: path.to_string() });
+                return Err(Error::NoParameter {
+                    path: path.to_string(),
+                });
             }
         }
         let rest = ParamGroup::all().exclude(ParamGroup::from_ids(trained));

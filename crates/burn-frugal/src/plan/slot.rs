@@ -41,7 +41,11 @@ impl MethodSlot {
     /// The method for a forward pass now: gradients through a [`valid`](Module::valid) model, of
     /// its input for example, are exact.
     pub(crate) fn active(&self) -> Method {
-        if self.training { self.method } else { Method::Exact }
+        if self.training {
+            self.method
+        } else {
+            Method::Exact
+        }
     }
 
     /// Sets the method; `name` names the layer in the error.

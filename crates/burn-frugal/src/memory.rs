@@ -1,0 +1,101 @@
+//! Counting the bytes that a program really holds.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The system's allocator, counting live bytes and their peak over the whole process.
+///
+/// Tensors of the CPU backends live on the heap, so what is counted between forward and backward is
+/// what a training step keeps. GPU and libtorch memory is not seen.
+///
+/// # Example
+/// ```
+/// use burn_frugal::memory::CountingAllocator;
+///
+/// #[global_allocator]
+/// static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+///
+/// let before = ALLOCATOR.live_bytes();
+/// let buffer = vec![0u8; 1 << 20];
+/// assert!(ALLOCATOR.live_bytes() >= before + (1 << 20));
+/// drop(buffer);
+/// assert!(ALLOCATOR.peak_bytes() >= before + (1 << 20));
+/// ```
+#[derive(Debug, Default)]
+pub struct CountingAllocator {
+    live: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+impl CountingAllocator {
+    /// An allocator that has counted nothing yet.
+    pub const fn new() -> Self {
+        Self {
+            live: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes that are allocated now.
+    pub fn live_bytes(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes that were allocated at once since the start or the last
+    /// [`reset_peak`](Self::reset_peak).
+    pub fn peak_bytes(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Starts a new peak at the bytes that are allocated now.
+    pub fn reset_peak(&self) {
+        self.peak.store(self.live_bytes(), Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: usize) {
+        let live = self.live.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(live, Ordering::Relaxed);
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.live.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call goes to `System` with the arguments it came with; counting does not touch the
+// memory and does not allocate.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are those that `System` needs.
+        let pointer = unsafe { System.alloc(layout) };
+        if !pointer.is_null() {
+            self.add(layout.size());
+        }
+        pointer
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        let pointer = unsafe { System.alloc_zeroed(layout) };
+        if !pointer.is_null() {
+            self.add(layout.size());
+        }
+        pointer
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) };
+        self.remove(layout.size());
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        let new = unsafe { System.realloc(pointer, layout, size) };
+        if !new.is_null() {
+            self.add(size);
+            self.remove(layout.size());
+        }
+        new
+    }
+}
