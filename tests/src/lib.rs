@@ -3,6 +3,8 @@
 // Burn deprecates its ndarray backend; burn-frugal supports it until Burn drops it, so it is tested.
 #![cfg_attr(feature = "ndarray", allow(deprecated))]
 
+pub mod layers;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -87,6 +89,14 @@ pub fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64)
         error <= tolerance,
         "{what}: relative error {error:e}, allowed {tolerance:e}"
     );
+}
+
+/// Fails if a message lacks one of `parts`.
+#[track_caller]
+pub fn assert_contains(message: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(message.contains(part), "`{part}` is not in: {message}");
+    }
 }
 
 /// What a forward and a backward pass through a layer give; `None` for what is not tracked.

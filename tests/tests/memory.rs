@@ -4,13 +4,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
-use burn::nn::PaddingConfig2d;
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use burn_frugal::Method;
 use burn_frugal::memory::CountingAllocator;
 use burn_frugal::methods::{GradientFilter, Scaling};
 use burn_frugal::nn::{Conv2d, Conv2dConfig};
+use burn_frugal_tests::layers::same;
 use burn_frugal_tests::{autodiff_devices, random};
 
 #[global_allocator]
@@ -64,11 +64,6 @@ impl Layer {
 }
 
 fn layers() -> Vec<Layer> {
-    let same = |channels, kernel: usize| {
-        let pad = kernel / 2;
-        Conv2dConfig::new(channels, [kernel, kernel])
-            .with_padding(PaddingConfig2d::Explicit(pad, pad, pad, pad))
-    };
     let layer = |name, config, image| Layer {
         name,
         config,

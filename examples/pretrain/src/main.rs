@@ -27,7 +27,7 @@ use std::time::Instant;
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// Folder with train/<class>/* and test/<class>/*, images of 32x32 pixels.
+    /// Folder with train/CLASS/* and test/CLASS/*, images of 32x32 pixels.
     #[arg(long)]
     data: PathBuf,
     /// Where the weights go (safetensors, half precision).

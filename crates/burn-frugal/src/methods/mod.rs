@@ -1,7 +1,7 @@
 //! What a layer keeps of its input, and how it turns that into gradients: one file a method.
 //!
 //! A method runs on plain tensors, outside the autodiff graph, and is written in the vocabulary of
-//! [`FrugalOps`](crate::ops::FrugalOps), so it runs on every backend.
+//! [`FrugalOps`], so it runs on every backend.
 
 mod exact;
 mod gradient_filter;
