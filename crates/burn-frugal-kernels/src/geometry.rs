@@ -58,6 +58,14 @@ pub enum GeometryError {
         /// Number of groups.
         groups: usize,
     },
+    /// A tensor with more elements than a computer can address.
+    #[error("the {tensor} has more elements than memory can hold: {geometry:?}")]
+    TooLarge {
+        /// `"input"`, `"weight"` or `"output"`.
+        tensor: &'static str,
+        /// All sizes.
+        geometry: ConvGeometry,
+    },
     /// The dilated kernel is larger than the padded input.
     #[error(
         "the dilated kernel spans {kernel} pixels of {axis}, the padded input has only {input}"
@@ -78,7 +86,8 @@ impl ConvGeometry {
     /// # Errors
     ///
     /// When a stride, dilation, kernel size or the number of groups is 0, when the channels do not split evenly into
-    /// the groups, or when the padded input is smaller than the dilated kernel.
+    /// the groups, when the padded input is smaller than the dilated kernel, or when a tensor has more elements than
+    /// memory can hold.
     pub fn check(&self) -> Result<(), GeometryError> {
         self.check_sizes()?;
         for (axis, name) in ["height", "width"].into_iter().enumerate() {
@@ -91,14 +100,47 @@ impl ConvGeometry {
                 });
             }
         }
+        let [height, width] = self.output();
+        for (tensor, sizes) in [
+            (
+                "input",
+                [
+                    self.batch,
+                    self.input_channels,
+                    self.input[0],
+                    self.input[1],
+                ],
+            ),
+            (
+                "weight",
+                [
+                    self.output_channels,
+                    self.group_inputs(),
+                    self.kernel[0],
+                    self.kernel[1],
+                ],
+            ),
+            ("output", [self.batch, self.output_channels, height, width]),
+        ] {
+            // an empty batch must not hide a map that is too large
+            let elements = sizes
+                .iter()
+                .try_fold(1usize, |elements, &size| elements.checked_mul(size.max(1)));
+            if elements.is_none_or(|elements| elements > isize::MAX as usize / size_of::<f64>()) {
+                return Err(GeometryError::TooLarge {
+                    tensor,
+                    geometry: *self,
+                });
+            }
+        }
         Ok(())
     }
 
     /// Output height and width; 0 along an axis where the dilated kernel does not fit in the padded input.
     pub fn output(&self) -> [usize; 2] {
         [0, 1].map(
-            |axis| match (self.padded(axis) + 1).checked_sub(self.kernel_extent(axis)) {
-                Some(starts) if self.stride[axis] > 0 => starts.div_ceil(self.stride[axis]),
+            |axis| match self.padded(axis).checked_sub(self.kernel_extent(axis)) {
+                Some(last) if self.stride[axis] > 0 => (last / self.stride[axis]).saturating_add(1),
                 _ => 0,
             },
         )
@@ -162,11 +204,15 @@ impl ConvGeometry {
     }
 
     fn padded(&self, axis: usize) -> usize {
-        self.input[axis] + self.padding[axis].0 + self.padding[axis].1
+        self.input[axis]
+            .saturating_add(self.padding[axis].0)
+            .saturating_add(self.padding[axis].1)
     }
 
     fn kernel_extent(&self, axis: usize) -> usize {
-        self.dilation[axis] * self.kernel[axis].saturating_sub(1) + 1
+        self.dilation[axis]
+            .saturating_mul(self.kernel[axis].saturating_sub(1))
+            .saturating_add(1)
     }
 
     pub(crate) fn input_pixels(&self) -> usize {

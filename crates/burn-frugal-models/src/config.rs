@@ -10,7 +10,8 @@ use crate::network::BottleneckNet;
 /// What a network was trained to see.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InputConfig {
-    /// Side of the square image, in pixels. Other sizes work too: the head pools over the map.
+    /// Side of the square image, in pixels: what to scale images to. The network takes other sizes
+    /// too, since its head pools over the map.
     pub size: usize,
     /// Subtracted from each value in 0..=255.
     pub mean: f32,
@@ -64,7 +65,20 @@ impl BottleneckNetConfig {
 
     /// With every channel count multiplied by `factor` and rounded to a multiple of 8, by no more
     /// than a tenth downwards, as the MobileNet family does.
+    ///
+    /// # Panics
+    /// When `factor` is not a positive number that leaves channel counts below 2^20.
     pub fn with_width(mut self, factor: f64) -> Self {
+        let most = self
+            .blocks
+            .iter()
+            .map(|block| block.expanded_channels)
+            .max();
+        let most = most.unwrap_or(0).max(self.first_channels) as f64 * factor;
+        assert!(
+            factor > 0.0 && most < f64::from(1 << 20),
+            "BottleneckNetConfig::with_width: {factor} is no width"
+        );
         self.first_channels = scaled(self.first_channels, factor);
         let mut channels = self.first_channels;
         for block in &mut self.blocks {

@@ -20,15 +20,15 @@ pub enum Error {
     /// Weights that cannot be read: no such file, truncated, not safetensors.
     #[error("{origin}: {problem}")]
     Weights {
-        /// The file, or "the embedded weights".
+        /// The file, or "the bytes".
         origin: String,
         /// What is wrong.
         problem: String,
     },
     /// Weights that do not fit the network.
-    #[error("{origin} does not fit the network: {}", problems.join("; "))]
+    #[error("{origin}: not the weights of this network: {}", problems.join("; "))]
     Mismatch {
-        /// The file, or "the embedded weights".
+        /// The file, or "the bytes".
         origin: String,
         /// One line a tensor: its name, what was expected and what was found.
         problems: Vec<String>,

@@ -107,7 +107,7 @@ impl BottleneckNet {
     /// kept for a backward pass.
     ///
     /// # Panics
-    /// When the set is empty.
+    /// When the set is empty or `batch` is 0.
     pub fn accuracy(
         &self,
         images: &ImageSet,
@@ -115,7 +115,11 @@ impl BottleneckNet {
         batch: usize,
         device: &Device,
     ) -> f64 {
-        assert!(!images.is_empty(), "accuracy of no image");
+        assert!(
+            !images.is_empty() && batch > 0,
+            "BottleneckNet::accuracy: {} images in batches of {batch}",
+            images.len()
+        );
         let network = self.valid();
         let device = device.clone().inner();
         let indices: Vec<usize> = (0..images.len()).collect();

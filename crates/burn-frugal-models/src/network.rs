@@ -44,7 +44,11 @@ impl BottleneckNet {
     }
 
     /// Replaces the classifier by a new one with random weights, for another number of classes.
+    ///
+    /// # Panics
+    /// When there are no classes.
     pub fn with_classes(mut self, classes: usize, device: &Device) -> Self {
+        assert!(classes > 0, "BottleneckNet::with_classes: no classes");
         let [features, _] = self.classifier.weight.dims();
         self.classifier = LinearConfig::new(features, classes).init(device);
         self

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::network::BottleneckNet;
 
 /// What became of each tensor of a weights file.
+#[must_use = "a file that fits no parameter is not an error, only reported"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WeightReport {
     /// Parameters that were set.
@@ -65,7 +66,7 @@ impl BottleneckNet {
     /// # Errors
     /// The same.
     pub fn load_safetensors_bytes(self, bytes: &[u8]) -> Result<(Self, WeightReport), Error> {
-        self.load(bytes.to_vec(), "the embedded weights")
+        self.load(bytes.to_vec(), "the bytes")
     }
 
     fn load(mut self, bytes: Vec<u8>, origin: &str) -> Result<(Self, WeightReport), Error> {

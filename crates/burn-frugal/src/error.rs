@@ -16,6 +16,14 @@ pub enum Error {
         /// Which sizes, and why.
         source: GeometryError,
     },
+    /// A convolution without input or output channels.
+    #[error("{layer}: {} input and {} output channels, expected at least 1 of each", channels[0], channels[1])]
+    NoChannels {
+        /// The layer.
+        layer: String,
+        /// Input and output channels.
+        channels: [usize; 2],
+    },
     /// A method that a layer cannot use.
     #[error("layer `{layer}`: {source}")]
     Method {
@@ -26,7 +34,8 @@ pub enum Error {
     },
     /// A plan names a layer that the model does not have.
     #[error(
-        "the model has no layer `{path}` with a method; it has {}",
+        "the model has no layer `{path}` of burn_frugal::nn (Burn's own layers have no method); it \
+         has {}",
         listed(layers)
     )]
     UnknownLayer {
@@ -55,7 +64,9 @@ pub enum Error {
         source: regex::Error,
     },
     /// A plan asks for more convolutions than the model has.
-    #[error("a plan for the last {expected} convolutions, but the model has {found}")]
+    #[error(
+        "a plan for the last {expected} convolutions, but the model has {found} of burn_frugal::nn"
+    )]
     TooFewConvolutions {
         /// Convolutions asked for.
         expected: usize,

@@ -92,9 +92,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as above.
         let new = unsafe { System.realloc(pointer, layout, size) };
+        // in place as far as anyone can tell: a block that moves is not counted twice
         if !new.is_null() {
-            self.add(size);
-            self.remove(layout.size());
+            match size.checked_sub(layout.size()) {
+                Some(more) => self.add(more),
+                None => self.remove(layout.size() - size),
+            }
         }
         new
     }

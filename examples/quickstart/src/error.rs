@@ -48,6 +48,9 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+    /// Standard output cannot be written.
+    #[error("standard output: {0}")]
+    Output(#[from] io::Error),
     /// The picture cannot be drawn.
     #[error("the picture: {0}")]
     Picture(String),

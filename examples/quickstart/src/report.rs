@@ -11,10 +11,10 @@ use crate::tune::Run;
 pub fn table(runs: &[(String, Run)]) -> String {
     let head = [
         "method",
-        "before",
+        "accuracy before",
         "after",
-        "kept",
-        "peak of a step",
+        "bytes kept",
+        "peak bytes",
         "ms a step",
     ];
     let rows: Vec<[String; 6]> = runs

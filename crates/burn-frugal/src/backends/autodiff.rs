@@ -75,7 +75,8 @@ impl<B: FrugalOps, C: CheckpointStrategy> FrugalOps for Autodiff<B, C> {
                 let (bias, node) = bias.into_parts();
                 (MaybeFloat::Some(bias), node)
             }
-            // an untracked stand-in keeps one `Backward` for both cases
+            // Any untracked tensor stands in for the third parent, so that one `Backward` serves
+            // both cases; the weight's is at hand.
             MaybeFloat::None => {
                 let stand_in = <Self as AutodiffBackend>::from_inner(weight.clone());
                 (MaybeFloat::None, stand_in.node())

@@ -189,9 +189,12 @@ impl GradientFilter {
     /// Input pixels under the kernel's centre while the output runs over each tile, clipped to the
     /// input: `[s start + d (k - 1) / 2 - p, s stop + d (k - 1) / 2 - p)`.
     fn footprints(&self, geometry: &ConvGeometry, axis: usize) -> Vec<(usize, usize)> {
-        let centre = geometry.dilation[axis] * (geometry.kernel[axis] - 1) / 2;
+        let centre = geometry.dilation[axis].saturating_mul(geometry.kernel[axis] - 1) / 2;
         let clip = |output: usize| {
-            (geometry.stride[axis] * output + centre)
+            // a stride larger than any map leaves it at the first output
+            geometry.stride[axis]
+                .saturating_mul(output)
+                .saturating_add(centre)
                 .saturating_sub(geometry.padding[axis].0)
                 .min(geometry.input[axis])
         };

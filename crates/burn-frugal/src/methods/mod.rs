@@ -30,6 +30,7 @@ use crate::ops::FrugalOps;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Method {
     /// The exact gradient; keeps the input when the weight is trained, nothing when it is frozen.
     #[default]
@@ -51,6 +52,7 @@ pub struct LayerShape {
 
 /// Why a layer cannot use a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unsuitable {
     /// The patch of a gradient filter is zero.
     #[error("a gradient filter's patch is at least 1 pixel, found {found}")]
@@ -106,6 +108,9 @@ impl Method {
     ///
     /// A frozen weight keeps 0 bytes whatever the method. This is a prediction from the formula of
     /// the method; the tests compare it with what an allocator counts.
+    ///
+    /// # Panics
+    /// When the method is one that [`check`](Self::check) refuses for every layer (a patch of 0).
     ///
     /// # Example
     /// ```

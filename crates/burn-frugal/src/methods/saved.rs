@@ -6,6 +6,7 @@ use burn::backend::{Backend, ExtensionType, tensor::FloatTensor};
 /// gradient, into the weight's gradient. The variant *is* the memory of the method: nothing else
 /// of the input stays alive.
 #[derive(ExtensionType, Clone, Debug)]
+#[non_exhaustive]
 pub enum Saved<B: Backend> {
     /// Nothing: the weight gets no gradient.
     Nothing,

@@ -2,7 +2,7 @@ use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{Initializer, PaddingConfig2d};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use burn_frugal_kernels::ConvGeometry;
 
 use crate::error::Error;
@@ -66,29 +66,30 @@ impl Conv2dConfig {
     ///
     /// # Errors
     /// [`Error::Convolution`] when the groups do not divide both channel counts, or a size, stride
-    /// or dilation is zero.
+    /// or dilation is zero; [`Error::NoChannels`] when there are no channels.
     pub fn try_init(&self, device: &Device) -> Result<Conv2d, Error> {
+        let layer = || format!("Conv2d {:?}", self.channels);
+        if self.channels.contains(&0) {
+            return Err(Error::NoChannels {
+                layer: layer(),
+                channels: self.channels,
+            });
+        }
         let geometry = self.smallest();
         geometry.check().map_err(|source| Error::Convolution {
-            layer: format!("Conv2d {:?}", self.channels),
+            layer: layer(),
             source,
         })?;
-        let burn = burn::nn::conv::Conv2dConfig {
-            channels: self.channels,
-            kernel_size: self.kernel_size,
-            stride: self.stride,
-            dilation: self.dilation,
-            groups: self.groups,
-            padding: self.padding.clone(),
-            bias: self.bias,
-            initializer: self.initializer.clone(),
-        };
+        let burn = burn::nn::conv::Conv2dConfig::from(self.clone());
         Ok(burn.init(device).into())
     }
 
     /// The geometry for the smallest input that the kernel fits in.
     fn smallest(&self) -> ConvGeometry {
-        let axis = |axis: usize| self.dilation[axis] * self.kernel_size[axis].saturating_sub(1) + 1;
+        let axis = |axis: usize| {
+            let reach = self.kernel_size[axis].saturating_sub(1);
+            self.dilation[axis].saturating_mul(reach).saturating_add(1)
+        };
         ConvGeometry {
             batch: 1,
             input_channels: self.channels[0],
@@ -99,6 +100,36 @@ impl Conv2dConfig {
             padding: [(0, 0), (0, 0)],
             dilation: self.dilation,
             groups: self.groups,
+        }
+    }
+}
+
+impl From<burn::nn::conv::Conv2dConfig> for Conv2dConfig {
+    fn from(config: burn::nn::conv::Conv2dConfig) -> Self {
+        Self {
+            channels: config.channels,
+            kernel_size: config.kernel_size,
+            stride: config.stride,
+            dilation: config.dilation,
+            groups: config.groups,
+            padding: config.padding,
+            bias: config.bias,
+            initializer: config.initializer,
+        }
+    }
+}
+
+impl From<Conv2dConfig> for burn::nn::conv::Conv2dConfig {
+    fn from(config: Conv2dConfig) -> Self {
+        Self {
+            channels: config.channels,
+            kernel_size: config.kernel_size,
+            stride: config.stride,
+            dilation: config.dilation,
+            groups: config.groups,
+            padding: config.padding,
+            bias: config.bias,
+            initializer: config.initializer,
         }
     }
 }
@@ -152,8 +183,8 @@ impl Conv2d {
     /// - `output`: `[batch_size, channels_out, height_out, width_out]`
     ///
     /// # Panics
-    /// When the input's channels are not those of the weight, or the padded input is smaller than
-    /// the dilated kernel.
+    /// When the input's channels are not those of the weight, its element type is another, or the
+    /// padded input is smaller than the dilated kernel.
     ///
     /// # Example
     /// ```
@@ -166,9 +197,10 @@ impl Conv2d {
     /// assert_eq!(output.dims(), [1, 8, 26, 26]);
     /// ```
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        let geometry = self.checked_geometry(input.dims());
-        let weight = self.weight.val();
-        let bias = self.bias.as_ref().map(|bias| bias.val());
+        let input = dequantized(input);
+        let weight = dequantized(self.weight.val());
+        let bias = self.bias.as_ref().map(|bias| dequantized(bias.val()));
+        let geometry = self.checked_geometry(&input, &weight, bias.as_ref());
         let method = self.method.active();
 
         let saved = if weight.is_tracked() {
@@ -211,9 +243,23 @@ impl Conv2d {
         }
     }
 
-    fn checked_geometry(&self, input: [usize; 4]) -> ConvGeometry {
+    fn checked_geometry(
+        &self,
+        input: &Tensor<4>,
+        weight: &Tensor<4>,
+        bias: Option<&Tensor<1>>,
+    ) -> ConvGeometry {
+        let dtypes = [input.dtype(), weight.dtype()];
+        let dtypes = dtypes.into_iter().chain(bias.map(Tensor::dtype));
+        let dtypes: Vec<DType> = dtypes.collect();
+        let (input, weight) = (input.dims(), weight.dims());
+        if dtypes.iter().any(|dtype| *dtype != dtypes[0]) {
+            panic!(
+                "Conv2d::forward: input {input:?}, weight {weight:?} and bias must have one \
+                 element type, found {dtypes:?}"
+            );
+        }
         let geometry = self.geometry(input);
-        let weight = self.weight.dims();
         if input[1] != weight[1] * self.groups {
             panic!(
                 "Conv2d::forward: input {input:?} has {} channels, weight {weight:?} with {} \
@@ -285,6 +331,14 @@ impl ModuleDisplay for Conv2d {
             .add_debug_attribute("padding", &self.padding)
             .add("method", &self.method)
             .optional()
+    }
+}
+
+/// Burn's own layer computes in floats with quantized parameters; so does ours.
+fn dequantized<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    match tensor.dtype() {
+        DType::QFloat(_) => tensor.dequantize(),
+        _ => tensor,
     }
 }
 

@@ -2,7 +2,7 @@
 //! nothing, and what the tests compare each override with.
 
 use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{DType, FloatDType, Shape, TensorData, ops::ConvOptions};
+use burn::tensor::{Shape, TensorData, ops::ConvOptions};
 use burn_frugal_kernels::{ConvGeometry, Span, Tiles};
 
 use super::MaybeFloat;
@@ -98,15 +98,7 @@ fn pooling_matrix<B: Backend>(
 }
 
 fn zeros_like<B: Backend>(like: &FloatTensor<B>, shape: [usize; 4]) -> FloatTensor<B> {
-    B::float_zeros(
-        Shape::from(shape),
-        &like.device(),
-        float_dtype(like.dtype()),
-    )
-}
-
-fn float_dtype(dtype: DType) -> FloatDType {
-    dtype.into()
+    B::float_zeros(Shape::from(shape), &like.device(), like.dtype().into())
 }
 
 fn options(geometry: &ConvGeometry) -> ConvOptions<2> {

@@ -31,7 +31,8 @@ impl PlanBuilder {
         self.rule(Selection::Pattern(pattern.into()), method)
     }
 
-    /// The last `count` convolutions, in the order in which the model's fields are declared.
+    /// The last `count` convolutions, in the order in which the model's fields are declared. Only
+    /// layers of [`burn_frugal::nn`](crate::nn) count.
     pub fn last_convs(self, count: usize, method: Method) -> Self {
         self.rule(Selection::LastConvs(count), method)
     }

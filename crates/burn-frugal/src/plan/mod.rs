@@ -18,6 +18,9 @@ use crate::methods::Method;
 
 /// A method for each of some layers of a model, by the layer's path (`blocks.3.depthwise`).
 ///
+/// It does not hold what is frozen, and a model's record does not hold its methods: after loading a
+/// record into a new model, apply the plan (and [`freeze_rest`](Self::freeze_rest)) again.
+///
 /// # Example
 /// ```
 /// use burn::tensor::Device;
@@ -60,7 +63,8 @@ impl Plan {
     }
 
     /// Sets the method of every layer of `model`: the plan's where it names the layer, exact
-    /// elsewhere. Parameters are untouched.
+    /// elsewhere. Parameters are untouched. An error takes the model with it: apply to a clone
+    /// (parameters are shared, not copied) to keep it.
     ///
     /// # Errors
     /// When the plan names a layer that the model does not have, or a method that its layer cannot
@@ -70,8 +74,9 @@ impl Plan {
         Ok(walk::assign(model, &self.methods))
     }
 
-    /// Freezes every parameter of `model` but those of the plan's layers and those under the module
-    /// paths `also` (the head, say). The frozen front of the network then keeps nothing at all.
+    /// Trains the parameters of the plan's layers and those under the module paths `also` (the
+    /// head, say), frozen before or not, and freezes every other parameter of `model`. The frozen
+    /// front of the network then keeps nothing at all.
     ///
     /// # Errors
     /// When a layer of the plan, or a path in `also`, holds no parameter of the model.
@@ -95,8 +100,9 @@ impl Plan {
                 });
             }
         }
-        let rest = ParamGroup::all().exclude(ParamGroup::from_ids(trained));
-        Ok(model.freeze_group(rest))
+        let trained = ParamGroup::from_ids(trained);
+        let rest = ParamGroup::all().exclude(trained.clone());
+        Ok(model.freeze_group(rest).unfreeze_group(trained))
     }
 
     /// That a model with these layers can use this plan.
