@@ -101,6 +101,13 @@ fn what_is_no_convolution_is_refused() {
             },
             "the dilated kernel spans 11 pixels of height, the padded input has only 10",
         ),
+        (
+            ConvGeometry {
+                dilation: [usize::MAX, 1],
+                ..same()
+            },
+            "the dilated kernel spans 18446744073709551615 pixels of height, the padded input has only 10",
+        ),
     ];
     for (geometry, message) in refused {
         let error: GeometryError = geometry.check().expect_err("refused");

@@ -1,14 +1,17 @@
 //! Guards the layer by itself: its records, its conversion to and from Burn's, optimizer state, and
 //! the errors of its configuration and of its inputs.
 
-use burn::module::Module;
+use burn::module::{Module, Quantizer};
 use burn::nn::PaddingConfig2d;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::quantization::{Calibration, QuantScheme};
+use burn::tensor::{DType, Device, Tensor};
 use burn_frugal::nn::{Conv2d, Conv2dConfig};
 use burn_frugal::{Error, Method};
-use burn_frugal_tests::{autodiff_devices, devices, panic_message, random, values};
+use burn_frugal_tests::{
+    assert_close, assert_contains, autodiff_devices, devices, panic_message, random, values,
+};
 
 use crate::user_model::{conv, filter, plan_with};
 
@@ -222,5 +225,71 @@ fn a_wrong_input_panics_with_the_operation_and_the_shapes() {
         assert!(forward([1, 2, 8, 8]).contains("needs 4"));
         assert!(forward([1, 4, 2, 8]).contains("spans 3 pixels of height"));
         assert!(forward([1, 4, 8, 4]).contains("spans 5 pixels of width"));
+    }
+}
+
+#[test]
+fn sizes_that_no_memory_holds_are_errors() {
+    let dilated = Conv2dConfig::new([4, 6], [3, 3]).with_dilation([usize::MAX, 1]);
+    let many = Conv2dConfig::new([1 << 40, 1 << 40], [1, 1]);
+    for config in [dilated, many] {
+        let error = config.try_init(&Device::default()).unwrap_err();
+        assert!(matches!(error, Error::Convolution { .. }), "{error}");
+        assert_contains(&error.to_string(), &["than memory can hold"]);
+    }
+    let padding = PaddingConfig2d::Explicit(usize::MAX, 0, usize::MAX, 0);
+    let padded = Conv2dConfig::new([4, 6], [3, 3]).with_padding(padding);
+    let device = Device::default();
+    let conv = padded.init(&device);
+    let message = panic_message(|| conv.forward(Tensor::zeros([1, 4, 8, 8], &device)));
+    let message = message.expect("refused");
+    assert_contains(&message, &["Conv2d::forward", "than memory can hold"]);
+}
+
+#[test]
+fn a_convolution_has_channels() {
+    for channels in [[0, 8], [8, 0]] {
+        let error = Conv2dConfig::new(channels, [3, 3]).try_init(&Device::default());
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::NoChannels { .. }), "{error}");
+        assert_contains(&error.to_string(), &["0", "8", "at least 1"]);
+    }
+}
+
+#[test]
+fn another_element_type_panics_with_both() {
+    for (name, device) in devices() {
+        let input = Tensor::<4>::zeros([1, 4, 8, 8], (&device, DType::F64));
+        let message = panic_message(|| conv(&device).forward(input));
+        let message = message.unwrap_or_else(|| panic!("{name}: accepted"));
+        assert_contains(&message, &["Conv2d::forward", "[1, 4, 8, 8]", "F64", "F32"]);
+    }
+}
+
+#[test]
+fn configurations_convert_both_ways() {
+    let ours = Conv2dConfig::new([4, 6], [3, 5])
+        .with_stride([2, 1])
+        .with_dilation([1, 2])
+        .with_groups(2)
+        .with_padding(PaddingConfig2d::Same)
+        .with_bias(false);
+    let burns = burn::nn::conv::Conv2dConfig::from(ours.clone());
+    assert_eq!(Conv2dConfig::from(burns).to_string(), ours.to_string());
+}
+
+#[test]
+fn a_quantized_layer_does_what_burns_does() {
+    // Burn's ndarray backend does not have this kind of quantization
+    let devices = devices().into_iter().filter(|(name, _)| *name != "ndarray");
+    for (name, device) in devices {
+        let ours = conv(&device);
+        let burns = burn::nn::conv::Conv2d::from(ours.clone());
+        let quantizer = || Quantizer::new(Calibration::MinMax, QuantScheme::default());
+        let ours = ours.quantize_weights(&mut quantizer());
+        let burns = burns.quantize_weights(&mut quantizer());
+        let input = random(1, [2, 4, 8, 8], &device);
+        let (found, expected) = (ours.forward(input.clone()), burns.forward(input));
+        assert_close(name, &values(found), &values(expected), 1e-6);
     }
 }

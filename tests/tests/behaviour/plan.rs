@@ -9,7 +9,7 @@ use burn_frugal::Method;
 use burn_frugal::plan::{Plan, PlanBuilder};
 use burn_frugal_tests::{autodiff_devices, devices, values};
 
-use crate::user_model::{PATHS, conv, expected, filter, network};
+use crate::user_model::{PATHS, conv, expected, filter, network, plan_with};
 
 /// The layers whose method is not exact, with their method.
 fn changed<M: Module>(model: &M) -> BTreeMap<String, Method> {
@@ -239,5 +239,21 @@ fn freezing_the_rest_leaves_the_plan_and_the_head_trained() {
         for (index, (found, expected)) in trained.into_iter().enumerate() {
             assert_eq!(found, expected, "{name}, parameter {index}");
         }
+    }
+}
+
+#[test]
+fn another_plan_trains_its_own_layers() {
+    for (name, device) in autodiff_devices() {
+        let first = plan_with("stem", filter(2));
+        let second = plan_with("array.0", filter(2));
+        let network = first.freeze_rest(network(&device), &[]).expect("a layer");
+        let network = second.freeze_rest(network, &["head"]).expect("a layer");
+        let found = [
+            network.stem.weight.is_require_grad(),
+            network.array[0].weight.is_require_grad(),
+            network.head.weight.is_require_grad(),
+        ];
+        assert_eq!(found, [false, true, true], "{name}");
     }
 }

@@ -179,3 +179,26 @@ fn a_file_that_is_no_plan_is_named_in_the_error() {
         Error::File { .. }
     ));
 }
+
+#[cfg(unix)]
+#[test]
+fn a_saved_plan_keeps_the_permissions_and_the_link_that_were_there() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [plan, link] = ["plan.json", "link.json"].map(|name| folder.path().join(name));
+    plan_with("old", filter(2))
+        .save(&plan)
+        .expect("a writable folder");
+    std::fs::set_permissions(&plan, std::fs::Permissions::from_mode(0o600)).expect("my own file");
+    std::os::unix::fs::symlink(&plan, &link).expect("a writable folder");
+
+    let new = plan_with("new", filter(3));
+    new.save(&link).expect("a writable folder");
+    assert!(link.is_symlink());
+    assert_eq!(Plan::load(&plan).expect("a plan"), new);
+    let mode = std::fs::metadata(&plan)
+        .expect("a file")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
