@@ -59,12 +59,12 @@ pub enum GeometryError {
         groups: usize,
     },
     /// A tensor with more elements than a computer can address.
-    #[error("the {tensor} has more elements than memory can hold: {geometry:?}")]
+    #[error("the {tensor}, {sizes:?}, has more elements than memory can hold")]
     TooLarge {
         /// `"input"`, `"weight"` or `"output"`.
         tensor: &'static str,
-        /// All sizes.
-        geometry: ConvGeometry,
+        /// Its sizes along all axes.
+        sizes: [usize; 4],
     },
     /// The dilated kernel is larger than the padded input.
     #[error(
@@ -127,10 +127,7 @@ impl ConvGeometry {
                 .iter()
                 .try_fold(1usize, |elements, &size| elements.checked_mul(size.max(1)));
             if elements.is_none_or(|elements| elements > isize::MAX as usize / size_of::<f64>()) {
-                return Err(GeometryError::TooLarge {
-                    tensor,
-                    geometry: *self,
-                });
+                return Err(GeometryError::TooLarge { tensor, sizes });
             }
         }
         Ok(())
