@@ -1,7 +1,5 @@
 //! Shared pieces of the tests: the compiled backends, tensors with reproducible values, and how
 //! results are compared.
-// Burn deprecates its ndarray backend; burn-frugal supports it until Burn drops it, so it is tested.
-#![cfg_attr(feature = "ndarray", allow(deprecated))]
 
 pub mod layers;
 
@@ -10,15 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_frugal::nn::Conv2d;
 
-/// Every compiled backend, without autodiff, by name.
-pub fn devices() -> Vec<(&'static str, Device)> {
-    vec![
-        #[cfg(feature = "ndarray")]
-        ("ndarray", Device::ndarray()),
-        #[cfg(feature = "flex")]
-        ("flex", Device::flex()),
-    ]
-}
+/// Every compiled backend, without autodiff, by name: the library's own list.
+pub use burn_frugal::backends::compiled as devices;
 
 /// Every compiled backend with autodiff, once for each of Burn's checkpointing strategies.
 pub fn autodiff_devices() -> Vec<(String, Device)> {
