@@ -249,11 +249,10 @@ impl Conv2d {
         weight: &Tensor<4>,
         bias: Option<&Tensor<1>>,
     ) -> ConvGeometry {
-        let dtypes = [input.dtype(), weight.dtype()];
-        let dtypes = dtypes.into_iter().chain(bias.map(Tensor::dtype));
-        let dtypes: Vec<DType> = dtypes.collect();
+        let bias_dtype = bias.map_or(weight.dtype(), Tensor::dtype);
+        let dtypes = [input.dtype(), weight.dtype(), bias_dtype];
         let (input, weight) = (input.dims(), weight.dims());
-        if dtypes.iter().any(|dtype| *dtype != dtypes[0]) {
+        if dtypes != [dtypes[0]; 3] {
             panic!(
                 "Conv2d::forward: input {input:?}, weight {weight:?} and bias must have one \
                  element type, found {dtypes:?}"
