@@ -103,19 +103,17 @@ fn fit(
 
     let steps_per_epoch = train.len() / args.batch;
     let all_steps = args.epochs * steps_per_epoch;
-    let bar = ProgressBar::new(args.steps.unwrap_or(all_steps) as u64);
+    let last_step = args.steps.map_or(all_steps, |steps| steps.min(all_steps));
+    let bar = ProgressBar::new(last_step as u64);
     let style = "{bar:32} {pos}/{len} {elapsed} left {eta} {msg}";
     bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
 
     let mut step = 0;
     for epoch in 1..=args.epochs {
         let start = Instant::now();
-        let mut losses = 0.0;
+        let (mut losses, first_step) = (0.0, step);
         order.shuffle(&mut rng);
-        for indices in order.chunks_exact(args.batch) {
-            if args.steps.is_some_and(|steps| step >= steps) {
-                return Ok(());
-            }
+        for indices in order.chunks_exact(args.batch).take(last_step - step) {
             let batch = augment::cropped_and_flipped(train, indices, &mut rng);
             let (value, gradients) = gradients(&network, config, &batch, args.threads, device);
             losses += value;
@@ -132,11 +130,14 @@ fn fit(
         bar.suspend(|| {
             println!(
                 "epoch {epoch}: loss {:.3}, test accuracy {:.2} %, {:.0} s",
-                losses / steps_per_epoch as f64,
+                losses / (step - first_step) as f64,
                 100.0 * accuracy,
                 start.elapsed().as_secs_f64()
             )
         });
+        if step == last_step {
+            break;
+        }
     }
     bar.finish();
     Ok(())
