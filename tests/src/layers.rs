@@ -4,6 +4,7 @@ use burn::module::Param;
 use burn::nn::PaddingConfig2d;
 use burn::tensor::{DType, Device, Tensor};
 use burn_frugal::Method;
+use burn_frugal::methods::ActivationShortcut;
 use burn_frugal::nn::{Conv2d, Conv2dConfig};
 
 use crate::{autodiff_devices, random, random_dtype};
@@ -13,12 +14,18 @@ pub const INPUT: [usize; 4] = [2, 4, 7, 9];
 /// The shape of [`upstream`].
 pub const OUTPUT: [usize; 4] = [2, 6, 7, 9];
 
-/// One method of each kind, and each scaling.
-pub fn methods() -> [Method; 3] {
+/// One method of each kind, and their variants.
+pub fn methods() -> [Method; 8] {
+    let ranks = [1, 2, 3, 4];
     [
         Method::Exact,
         Method::gradient_filter(2),
         Method::published_gradient_filter(2),
+        Method::channel_sparse(0.5),
+        Method::activation_shortcut(ranks),
+        ActivationShortcut::new(ranks).sequential().into(),
+        ActivationShortcut::new(ranks).frozen().into(),
+        Method::hosvd(0.7),
     ]
 }
 

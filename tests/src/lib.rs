@@ -5,8 +5,9 @@ pub mod layers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use burn::module::Param;
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use burn_frugal::nn::Conv2d;
+use burn_frugal::nn::{Conv2d, Linear};
 
 /// Every compiled backend, without autodiff, by name: the library's own list.
 pub use burn_frugal::backends::compiled as devices;
@@ -104,15 +105,42 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Runs `conv` on `input`, then backward from the output's gradient `upstream`.
+    /// Runs a copy of `conv`, whose running values stay as they are, on `input`, then backward from
+    /// the output's gradient `upstream`.
     pub fn run(conv: &Conv2d, input: Tensor<4>, upstream: Tensor<4>) -> Self {
+        Self::step(&conv.clone(), input, upstream)
+    }
+
+    /// Runs `conv` itself.
+    pub fn step(conv: &Conv2d, input: Tensor<4>, upstream: Tensor<4>) -> Self {
         let output = conv.forward(input.clone());
+        Self::backward(input, output, upstream, &conv.weight, conv.bias.as_ref())
+    }
+
+    /// Runs `linear` on `input`, then backward from the output's gradient `upstream`.
+    pub fn run_linear<const D: usize>(
+        linear: &Linear,
+        input: Tensor<D>,
+        upstream: Tensor<D>,
+    ) -> Self {
+        let output = linear.forward(input.clone());
+        let bias = linear.bias.as_ref();
+        Self::backward(input, output, upstream, &linear.weight, bias)
+    }
+
+    fn backward<const D: usize, const W: usize>(
+        input: Tensor<D>,
+        output: Tensor<D>,
+        upstream: Tensor<D>,
+        weight: &Param<Tensor<W>>,
+        bias: Option<&Param<Tensor<1>>>,
+    ) -> Self {
         let gradients = (output.clone() * upstream).sum().backward();
-        let bias = conv.bias.as_ref().map(|bias| bias.val());
+        let bias = bias.map(|bias| bias.val());
         Self {
             output: values(output),
             input: input.grad(&gradients).map(values),
-            weight: conv.weight.val().grad(&gradients).map(values),
+            weight: weight.val().grad(&gradients).map(values),
             bias: bias.and_then(|bias| bias.grad(&gradients)).map(values),
         }
     }

@@ -56,7 +56,7 @@ impl Layer {
         let conv = conv.expect("every method suits these layers");
         let [channels, height, width] = self.image;
         let one = method.bytes(
-            &conv.geometry([1, channels, height, width]),
+            conv.geometry([1, channels, height, width]),
             size_of::<f32>(),
         );
         (conv, [BYTES.div_ceil(one), channels, height, width])
@@ -118,7 +118,7 @@ fn a_layer_keeps_what_its_method_promises() {
         let leaf = leaf(input, device);
         let kept = kept_bytes(|| conv.forward(leaf.clone() * 2.0));
         let method = conv.method.method();
-        let promised = method.bytes(&conv.geometry(input), size_of::<f32>());
+        let promised = method.bytes(conv.geometry(input), size_of::<f32>());
         assert!(
             kept.abs_diff(promised) <= promised / 50,
             "{name}: keeps {kept} bytes, promises {promised}",
@@ -131,7 +131,7 @@ fn a_layer_keeps_what_its_method_promises() {
 fn a_filter_promises_a_fraction_of_the_input() {
     for layer in layers() {
         let (conv, input) = layer.measurable(Method::Exact, &Device::default());
-        let bytes = |method: Method| method.bytes(&conv.geometry(input), size_of::<f32>());
+        let bytes = |method: Method| method.bytes(conv.geometry(input), size_of::<f32>());
         let exact = bytes(Method::Exact);
         let whole = input.iter().product::<usize>() * size_of::<f32>();
         assert_eq!(exact, whole, "{}", layer.name);
@@ -190,7 +190,7 @@ fn a_view_keeps_its_own_pixels_only() {
         ];
         for (name, view) in views {
             let shape = view(leaf.clone()).dims();
-            let promised = Method::Exact.bytes(&conv.geometry(shape), size_of::<f32>());
+            let promised = Method::Exact.bytes(conv.geometry(shape), size_of::<f32>());
             let kept = kept_bytes(|| conv.forward(view(leaf.clone() * 2.0)));
             assert!(
                 kept.abs_diff(promised) <= promised / 50,

@@ -1,13 +1,14 @@
-//! Kernels on slices for the CPU: 2-D convolution with its exact gradients, and sums and spreads over the tiles of a
-//! map.
+//! Kernels on slices for the CPU: 2-D convolution with its exact gradients, sums and spreads over the tiles of a map,
+//! products of a tensor along one of its modes, and the matrix decompositions that go with them.
 //!
-//! Nothing here depends on a tensor library: every function takes plain slices of `f32` or `f64`, and [`ConvGeometry`]
-//! or [`Tiles`] say how to read them. All maps are contiguous and row-major, with axes `[batch, channels, height,
-//! width]`; weights are `[output channels, input channels / groups, kernel height, kernel width]`.
+//! Nothing here depends on a tensor library: every function takes plain slices of `f32` or `f64`, and [`ConvGeometry`],
+//! [`Tiles`] or [`Unfolding`] say how to read them. All maps are contiguous and row-major, with axes `[batch, channels,
+//! height, width]`; weights are `[output channels, input channels / groups, kernel height, kernel width]`.
 //!
 //! Work is split over the current `rayon` pool. With the same number of threads, the same arguments give the same
-//! bits on every run. Memory beyond the arguments is a bounded scratch area per thread; the weight gradient also
-//! needs up to one copy of the weight per thread.
+//! bits on every run. Memory beyond the arguments is a bounded scratch area per thread; the weight gradient, [`gram`]
+//! and [`subspace_product`] also need a copy or two of their result per thread. The decompositions run on one thread
+//! and copy their matrix.
 //!
 //! ```
 //! use burn_frugal_kernels::{ConvGeometry, conv2d};
@@ -33,17 +34,23 @@
 //! ```
 #![warn(missing_docs)]
 
+mod chunks;
 mod conv;
+mod decompositions;
 mod element;
 mod geometry;
 mod invariant;
+mod modes;
+mod parts;
 mod product;
 mod scratch;
 mod sums;
 mod tiles;
 
 pub use conv::{conv2d, conv2d_input_gradient, conv2d_weight_gradient};
+pub use decompositions::{DecompositionError, orthonormalize, symmetric_eigen};
 pub use element::Element;
 pub use geometry::{ConvGeometry, GeometryError};
+pub use modes::{Unfolding, gram, mode_expand, mode_project, subspace_product};
 pub use sums::channel_sums;
 pub use tiles::{Span, Tiles, tile_spread, tile_sums};

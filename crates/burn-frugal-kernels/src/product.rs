@@ -1,5 +1,7 @@
 //! Matrix products on strided slices: a safe face for the `gemm` crate.
 
+use std::ops::Range;
+
 use gemm::Parallelism;
 
 use crate::Element;
@@ -32,6 +34,15 @@ impl<'a, T> Matrix<'a, T> {
             columns: self.rows,
             row_stride: self.column_stride,
             column_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    /// Some of the rows.
+    pub(crate) fn rows(self, range: Range<usize>) -> Self {
+        Self {
+            data: &self.data[range.start * self.row_stride..],
+            rows: range.len(),
             ..self
         }
     }

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use burn_frugal_kernels::GeometryError;
 
 use crate::methods::Unsuitable;
+use crate::plan::ScheduleError;
 
 /// What can be wrong with a layer's configuration, a plan or a plan's file.
 #[derive(Debug, thiserror::Error)]
@@ -79,26 +80,87 @@ pub enum Error {
         /// The path.
         path: String,
     },
-    /// Text that is not a plan.
-    #[error("{origin} is not a plan: {source}")]
-    NotAPlan {
+    /// Text that is not what it should be.
+    #[error("{origin} is not {expected}: {source}")]
+    NotADocument {
         /// The file, or "the text".
         origin: String,
+        /// "a plan", "a profile".
+        expected: &'static str,
         /// Where it goes wrong.
         source: serde_json::Error,
     },
-    /// A plan written by a later version of this library.
+    /// Text written by a later version of this library.
     #[error(
-        "{origin} is a plan of version {found}; this version of burn-frugal reads up to {expected}"
+        "{origin} is {what} of version {found}; this version of burn-frugal reads up to {expected}"
     )]
-    NewerPlan {
+    NewerDocument {
         /// The file, or "the text".
         origin: String,
-        /// The version that the plan has.
+        /// "a plan", "a profile".
+        what: &'static str,
+        /// The version that it has.
         found: u64,
         /// The newest version that can be read.
         expected: u64,
     },
+    /// The saved state of a training that cannot be read.
+    #[error("{path} is not a saved training state: {problem}")]
+    NotATrainingState {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Saved running values that do not suit the layer.
+    #[error("layer `{layer}`: {problem}")]
+    LayerState {
+        /// The layer's path in the model.
+        layer: String,
+        /// What is expected and what was found.
+        problem: String,
+    },
+    /// The loss that a measurement ran does not depend on a layer.
+    #[error("the loss does not depend on the layer `{layer}`: nothing to measure")]
+    Unused {
+        /// The layer's path in the model.
+        layer: String,
+    },
+    /// A measured gradient, or an error of one, that is not a finite number.
+    #[error("layer `{layer}`, {method}: the measured gradient error is {found}")]
+    NotFinite {
+        /// The layer's path in the model.
+        layer: String,
+        /// The method that was measured.
+        method: String,
+        /// The error.
+        found: f64,
+    },
+    /// A profile's layer without a candidate.
+    #[error("layer `{layer}` of the profile has no candidate to choose from")]
+    NoCandidate {
+        /// The layer's path in the model.
+        layer: String,
+    },
+    /// A budget that no choice of candidates meets.
+    #[error("a budget of {budget} bytes is too small: the smallest plan keeps {smallest} bytes")]
+    Budget {
+        /// Bytes asked for.
+        budget: usize,
+        /// Bytes of the smallest plan.
+        smallest: usize,
+    },
+    /// An error bound that no choice of candidates meets.
+    #[error("no plan has an error of at most {bound}: the smallest is {smallest}")]
+    ErrorBound {
+        /// The bound asked for.
+        bound: f64,
+        /// The smallest total error.
+        smallest: f64,
+    },
+    /// A schedule of channels that does not fit together.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
     /// A file that cannot be read or written.
     #[error("{path}: {source}")]
     File {

@@ -41,6 +41,7 @@
 pub mod backends;
 mod error;
 pub mod files;
+mod geometry;
 pub mod memory;
 pub mod methods;
 pub mod nn;
@@ -49,4 +50,5 @@ pub mod plan;
 
 pub use burn_frugal_kernels as kernels;
 pub use error::Error;
+pub use geometry::{LayerGeometry, LinearGeometry, PerMode};
 pub use methods::Method;

@@ -55,6 +55,7 @@ fn a_strided_output_gradient_gives_the_same() {
         };
         for axes in [[2, 3], [1, 2], [0, 1]] {
             let x = tracked_input(device);
+            let conv = conv.clone();
             let gradients = weighted(conv.forward(x.clone()), axes).backward();
             let found = [x.grad(&gradients), conv.weight.val().grad(&gradients)];
             let found = found.map(|gradient| gradient.map(values));

@@ -16,6 +16,7 @@ mod plan_errors;
 mod plan_files;
 mod plan_json;
 mod regressions;
+mod schedule;
 mod small_network;
 mod user_model;
 mod weights;

@@ -161,14 +161,17 @@ fn a_file_that_is_no_plan_is_named_in_the_error() {
         assert!(error.to_string().contains(name), "{error}");
         error
     };
-    assert!(matches!(refused("empty.json", b""), Error::NotAPlan { .. }));
+    assert!(matches!(
+        refused("empty.json", b""),
+        Error::NotADocument { .. }
+    ));
     assert!(matches!(
         refused("other.json", b"{\"a\": 1}"),
-        Error::NotAPlan { .. }
+        Error::NotADocument { .. }
     ));
     assert!(matches!(
         refused("newer.json", b"{\"version\": 9}"),
-        Error::NewerPlan { .. }
+        Error::NewerDocument { .. }
     ));
     assert!(matches!(
         refused("binary.json", &[0xff, 0xfe, 0x00]),

@@ -112,7 +112,7 @@ fn text_that_is_no_plan_is_refused() {
     ];
     for text in texts {
         match Plan::from_json(&text) {
-            Err(error @ Error::NotAPlan { .. }) => {
+            Err(error @ Error::NotADocument { .. }) => {
                 assert!(
                     error.to_string().contains("the text is not a plan"),
                     "{error}"
@@ -129,7 +129,7 @@ fn a_truncated_plan_is_refused() {
     for length in 0..text.len() {
         let error = Plan::from_json(&text[..length]).unwrap_err();
         assert!(
-            matches!(error, Error::NotAPlan { .. }),
+            matches!(error, Error::NotADocument { .. }),
             "{length} bytes: {error}"
         );
     }
@@ -140,7 +140,7 @@ fn a_plan_of_a_later_version_is_refused_whatever_it_holds() {
     for version in [2, u64::MAX] {
         let text = format!(r#"{{"version":{version},"stages":[["a", 3]]}}"#);
         let error = Plan::from_json(&text).unwrap_err();
-        let expected = matches!(&error, Error::NewerPlan { found, .. } if *found == version);
+        let expected = matches!(&error, Error::NewerDocument { found, .. } if *found == version);
         assert!(expected, "{error}");
         assert!(error.to_string().contains("reads up to 1"), "{error}");
     }

@@ -4,7 +4,7 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::columns::{Block, Columns};
-use super::{share, sum_of_parts};
+use crate::parts::{share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
 use crate::scratch::with_scratch;
 use crate::{ConvGeometry, Element};

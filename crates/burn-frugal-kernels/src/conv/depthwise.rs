@@ -11,8 +11,8 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::frame::{Frame, LANES, lanes_at};
-use super::{share, sum_of_parts};
 use crate::geometry::Reach;
+use crate::parts::{share, sum_of_parts};
 use crate::scratch::with_scratch;
 use crate::sums::{fold, sum};
 use crate::{ConvGeometry, Element};

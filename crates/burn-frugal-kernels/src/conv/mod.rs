@@ -167,27 +167,3 @@ fn fill_bias<T: Element>(bias: &[T], pixels: usize, output: &mut [T]) {
         channel.fill(bias);
     }
 }
-
-/// Runs `work(part, sums)` for `parts` parts at once and adds up what they leave in `sums`, in the order of the parts.
-fn sum_of_parts<T: Element>(parts: usize, total: &mut [T], work: impl Fn(usize, &mut [T]) + Sync) {
-    use rayon::prelude::*;
-
-    let len = total.len();
-    let mut others = vec![T::ZERO; len * (parts - 1)];
-    std::iter::once(&mut *total)
-        .chain(others.chunks_exact_mut(len))
-        .collect::<Vec<_>>()
-        .into_par_iter()
-        .enumerate()
-        .for_each(|(part, sums)| work(part, sums));
-    for other in others.chunks_exact(len) {
-        for (total, &value) in total.iter_mut().zip(other) {
-            *total += value;
-        }
-    }
-}
-
-/// The `part`-th of `parts` nearly equal shares of `0..count`.
-fn share(count: usize, part: usize, parts: usize) -> std::ops::Range<usize> {
-    count * part / parts..count * (part + 1) / parts
-}

@@ -3,7 +3,7 @@
 use gemm::Parallelism;
 use rayon::prelude::*;
 
-use super::{share, sum_of_parts};
+use crate::parts::{share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
 use crate::{ConvGeometry, Element};
 

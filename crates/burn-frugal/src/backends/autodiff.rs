@@ -10,23 +10,24 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 
+use crate::geometry::LayerGeometry;
 use crate::methods::Saved;
-use crate::ops::{ConvStep, FrugalOps, MaybeFloat};
+use crate::ops::{self, FrugalOps, LayerStep, MaybeFloat};
 
 /// What waits for the backward pass. Nothing is kept for a parent that is not tracked.
 #[derive(Clone, Debug)]
-struct ConvState<B: FrugalOps> {
+struct LayerState<B: FrugalOps> {
     saved: Saved<B>,
     /// `Some` if the input is tracked. A parameter is alive anyway, so this costs nothing.
     weight: Option<FloatTensor<B>>,
-    step: ConvStep,
+    step: LayerStep,
 }
 
 #[derive(Debug)]
-struct ConvBackward;
+struct LayerBackward;
 
-impl<B: FrugalOps> Backward<B, 3> for ConvBackward {
-    type State = ConvState<B>;
+impl<B: FrugalOps> Backward<B, 3> for LayerBackward {
+    type State = LayerState<B>;
 
     fn backward(
         self,
@@ -36,14 +37,14 @@ impl<B: FrugalOps> Backward<B, 3> for ConvBackward {
     ) {
         let [input, weight, bias] = ops.parents;
         let output_gradient = gradients.consume::<B>(&ops.node);
-        let ConvState {
+        let LayerState {
             saved,
             weight: weight_value,
-            step: ConvStep { geometry, method },
+            step: LayerStep { geometry, method },
         } = ops.state;
 
         if let Some(node) = bias {
-            let gradient = B::channel_sums(output_gradient.clone());
+            let gradient = bias_gradient::<B>(output_gradient.clone(), &geometry);
             gradients.register::<B>(node.id, gradient);
         }
         if let Some(node) = weight {
@@ -59,12 +60,12 @@ impl<B: FrugalOps> Backward<B, 3> for ConvBackward {
 }
 
 impl<B: FrugalOps, C: CheckpointStrategy> FrugalOps for Autodiff<B, C> {
-    fn conv2d(
+    fn layer(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: MaybeFloat<Self>,
         saved: Saved<Self>,
-        step: ConvStep,
+        step: LayerStep,
     ) -> FloatTensor<Self> {
         let saved = plain(saved);
         let input_tracked = input.is_tracked();
@@ -83,19 +84,33 @@ impl<B: FrugalOps, C: CheckpointStrategy> FrugalOps for Autodiff<B, C> {
             }
         };
         let nodes = [input_node, weight_node, bias_node];
-        match ConvBackward.prepare::<C>(nodes).compute_bound().stateful() {
+        match LayerBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => {
-                let state = ConvState {
+                let state = LayerState {
                     saved,
                     weight: input_tracked.then(|| weight.clone()),
                     step,
                 };
-                prepared.finish(state, B::convolution(input, weight, bias, step.geometry))
+                prepared.finish(
+                    state,
+                    ops::forward::<B>(input, weight, bias, &step.geometry),
+                )
             }
             OpsKind::UnTracked(prepared) => {
-                prepared.finish(B::convolution(input, weight, bias, step.geometry))
+                prepared.finish(ops::forward::<B>(input, weight, bias, &step.geometry))
             }
         }
+    }
+}
+
+/// The output's gradient summed over everything but its channels.
+fn bias_gradient<B: FrugalOps>(
+    output_gradient: FloatTensor<B>,
+    geometry: &LayerGeometry,
+) -> FloatTensor<B> {
+    match geometry {
+        LayerGeometry::Conv2d(_) => B::channel_sums(output_gradient),
+        LayerGeometry::Linear(_) => B::linear_bias_backward(output_gradient),
     }
 }
 
@@ -105,5 +120,10 @@ fn plain<B: FrugalOps, C: CheckpointStrategy>(saved: Saved<Autodiff<B, C>>) -> S
         Saved::Nothing => Saved::Nothing,
         Saved::Full(input) => Saved::Full(input.into_primitive()),
         Saved::Tiles(sums) => Saved::Tiles(sums.into_primitive()),
+        Saved::Channels { input, channels } => Saved::Channels {
+            input: input.into_primitive(),
+            channels,
+        },
+        Saved::LowRank(low_rank) => Saved::LowRank(low_rank.map(|tensor| tensor.into_primitive())),
     }
 }

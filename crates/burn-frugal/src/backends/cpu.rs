@@ -2,7 +2,7 @@
 
 use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape};
-use burn_frugal_kernels::{self as kernels, ConvGeometry, Element, Tiles};
+use burn_frugal_kernels::{self as kernels, ConvGeometry, Element, Tiles, Unfolding};
 
 use crate::ops::{MaybeFloat, portable};
 
@@ -38,15 +38,16 @@ macro_rules! by_dtype {
 }
 
 /// A new tensor that `kernel` fills from the elements of `sources`.
-fn filled<T: HostTensor<E>, E: Element, const N: usize, const D: usize>(
+fn filled<T: HostTensor<E>, E: Element, const N: usize>(
     sources: [T; N],
-    shape: [usize; D],
+    shape: impl Into<Shape>,
     kernel: impl FnOnce([&[E]; N], &mut [E]),
 ) -> T {
+    let shape = shape.into();
     let sources = sources.map(T::into_contiguous);
-    let mut elements = vec![E::ZERO; shape.iter().product()];
+    let mut elements = vec![E::ZERO; shape.num_elements()];
     kernel(sources.each_ref().map(T::as_elements), &mut elements);
-    T::from_elements(elements, Shape::from(shape))
+    T::from_elements(elements, shape)
 }
 
 pub(super) fn convolution<B: Backend>(
@@ -141,6 +142,82 @@ where
     }), portable => portable::tile_spread::<B>(values, tiles, size))
 }
 
+pub(super) fn mode_project<B: Backend>(
+    tensor: FloatTensor<B>,
+    factor: FloatTensor<B>,
+    mode: usize,
+) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+{
+    let mut shape = tensor.shape();
+    let unfolding = Unfolding::new(shape.as_slice(), mode);
+    let rank = factor.shape()[1];
+    shape[mode] = rank;
+    by_dtype!(tensor, E => filled([tensor, factor], shape, |[x, u]: [&[E]; 2], projected| {
+        kernels::mode_project(&unfolding, rank, x, u, projected)
+    }), portable => portable::mode_project::<B>(tensor, factor, mode))
+}
+
+pub(super) fn mode_expand<B: Backend>(
+    core: FloatTensor<B>,
+    factor: FloatTensor<B>,
+    mode: usize,
+) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+{
+    let mut shape = core.shape();
+    let [size, rank] = factor.shape().dims();
+    shape[mode] = size;
+    let unfolding = Unfolding::new(shape.as_slice(), mode);
+    by_dtype!(core, E => filled([core, factor], shape, |[core, u]: [&[E]; 2], expanded| {
+        kernels::mode_expand(&unfolding, rank, core, u, expanded)
+    }), portable => portable::mode_expand::<B>(core, factor, mode))
+}
+
+pub(super) fn subspace_product<B: Backend>(
+    tensor: FloatTensor<B>,
+    factor: FloatTensor<B>,
+    mode: usize,
+) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+{
+    let unfolding = Unfolding::new(tensor.shape().as_slice(), mode);
+    let [size, rank] = factor.shape().dims();
+    let shape = Shape::from([size, rank]);
+    by_dtype!(tensor, E => filled([tensor, factor], shape, |[x, u]: [&[E]; 2], product| {
+        kernels::subspace_product(&unfolding, rank, x, u, product)
+    }), portable => portable::subspace_product::<B>(tensor, factor, mode))
+}
+
+pub(super) fn gram<B: Backend>(tensor: FloatTensor<B>, mode: usize) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+{
+    let unfolding = Unfolding::new(tensor.shape().as_slice(), mode);
+    let shape = Shape::from([unfolding.size, unfolding.size]);
+    by_dtype!(tensor, E => {
+        let tensor = HostTensor::<E>::into_contiguous(tensor);
+        let mut gram = vec![0.0f64; shape.num_elements()];
+        kernels::gram::<E>(&unfolding, tensor.as_elements(), &mut gram);
+        HostTensor::<f64>::from_elements(gram, shape)
+    }, portable => portable::gram::<B>(tensor, mode))
+}
+
+pub(super) fn orthonormalize<B: Backend>(matrix: FloatTensor<B>) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+{
+    let [rows, columns] = matrix.shape().dims();
+    let shape = matrix.shape();
+    by_dtype!(matrix, E => filled([matrix], shape, |[matrix]: [&[E]; 1], orthonormal| {
+        orthonormal.copy_from_slice(matrix);
+        kernels::orthonormalize(rows, columns, orthonormal)
+    }), portable => portable::orthonormalize::<B>(matrix))
+}
+
 /// Implements [`FrugalOps`](crate::ops::FrugalOps) for a backend whose tensor is a [`HostTensor`].
 macro_rules! impl_with_kernels {
     ($backend:ty, own($tensor:ident) => $own:expr) => {
@@ -184,6 +261,38 @@ macro_rules! impl_with_kernels {
                 size: [usize; 2],
             ) -> FloatTensor<Self> {
                 cpu::tile_spread::<Self>(values, &tiles, size)
+            }
+
+            fn mode_project(
+                tensor: FloatTensor<Self>,
+                factor: FloatTensor<Self>,
+                mode: usize,
+            ) -> FloatTensor<Self> {
+                cpu::mode_project::<Self>(tensor, factor, mode)
+            }
+
+            fn mode_expand(
+                core: FloatTensor<Self>,
+                factor: FloatTensor<Self>,
+                mode: usize,
+            ) -> FloatTensor<Self> {
+                cpu::mode_expand::<Self>(core, factor, mode)
+            }
+
+            fn subspace_product(
+                tensor: FloatTensor<Self>,
+                factor: FloatTensor<Self>,
+                mode: usize,
+            ) -> FloatTensor<Self> {
+                cpu::subspace_product::<Self>(tensor, factor, mode)
+            }
+
+            fn gram(tensor: FloatTensor<Self>, mode: usize) -> FloatTensor<Self> {
+                cpu::gram::<Self>(tensor, mode)
+            }
+
+            fn orthonormalize(matrix: FloatTensor<Self>) -> FloatTensor<Self> {
+                cpu::orthonormalize::<Self>(matrix)
             }
 
             fn own($tensor: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -1,9 +1,9 @@
-//! The ordinary gradient of a convolution.
+//! The ordinary gradient of a layer.
 
 use burn::backend::tensor::FloatTensor;
-use burn_frugal_kernels::ConvGeometry;
 
-use super::Saved;
+use super::{Flops, Saved};
+use crate::geometry::LayerGeometry;
 use crate::ops::FrugalOps;
 
 /// Keeps the whole input.
@@ -12,24 +12,44 @@ pub(super) fn keep<B: FrugalOps>(input: FloatTensor<B>) -> Saved<B> {
 }
 
 /// Elements of [`keep`]'s result.
-pub(super) fn elements(geometry: &ConvGeometry) -> usize {
+pub(super) fn elements(geometry: &LayerGeometry) -> usize {
     geometry.input_len()
 }
 
-/// `dL/dW[o, c, i, j] = sum over n, h, w of dL/dy[n, o, h, w] * x[n, c, h s + i d - p, w s + j d - p]`.
+pub(super) fn flops(geometry: &LayerGeometry) -> Flops {
+    let gradient = 2 * geometry.products();
+    Flops {
+        forward: 0,
+        weight_gradient: gradient,
+        input_gradient: gradient,
+    }
+}
+
+/// `dL/dW[o, c, i, j] = sum over n, h, w of dL/dy[n, o, h, w] * x[n, c, h s + i d - p, w s + j d - p]`;
+/// for a linear layer `dL/dW[i, o] = sum over rows of x[row, i] * dL/dy[row, o]`.
 pub(super) fn weight_gradient<B: FrugalOps>(
     input: FloatTensor<B>,
     output_gradient: FloatTensor<B>,
-    geometry: ConvGeometry,
+    geometry: &LayerGeometry,
 ) -> FloatTensor<B> {
-    B::convolution_weight_gradient(input, output_gradient, geometry)
+    match geometry {
+        LayerGeometry::Conv2d(conv) => {
+            B::convolution_weight_gradient(input, output_gradient, *conv)
+        }
+        LayerGeometry::Linear(_) => B::linear_weight_backward(input, output_gradient),
+    }
 }
 
-/// The transposed convolution of the output's gradient with the weight.
+/// The transposed layer applied to the output's gradient.
 pub(super) fn input_gradient<B: FrugalOps>(
     weight: FloatTensor<B>,
     output_gradient: FloatTensor<B>,
-    geometry: ConvGeometry,
+    geometry: &LayerGeometry,
 ) -> FloatTensor<B> {
-    B::convolution_input_gradient(weight, output_gradient, geometry)
+    match geometry {
+        LayerGeometry::Conv2d(conv) => {
+            B::convolution_input_gradient(weight, output_gradient, *conv)
+        }
+        LayerGeometry::Linear(_) => B::linear_x_backward(weight, output_gradient),
+    }
 }

@@ -16,7 +16,7 @@ use burn::tensor::Shape;
 use burn_frugal_kernels::{ConvGeometry, Span, Tiles};
 use serde::{Deserialize, Serialize};
 
-use super::{Saved, Unsuitable};
+use super::{Flops, LayerKind, LayerShape, Saved, Unsuitable};
 use crate::ops::FrugalOps;
 
 /// Gradient filtering with one patch size.
@@ -47,7 +47,10 @@ pub enum Scaling {
 
 impl GradientFilter {
     /// Whether a layer with this geometry can use the filter, whatever the input's size.
-    pub(super) fn check(&self, layer: &super::LayerShape) -> Result<(), Unsuitable> {
+    pub(super) fn check(&self, layer: &LayerShape) -> Result<(), Unsuitable> {
+        if layer.kind == LayerKind::Linear {
+            return Err(Unsuitable::FilterOnLinear);
+        }
         if self.patch == 0 {
             return Err(Unsuitable::Patch { found: self.patch });
         }
@@ -66,6 +69,18 @@ impl GradientFilter {
     pub(super) fn elements(&self, geometry: &ConvGeometry) -> usize {
         let [rows, columns] = geometry.output().map(|size| size.div_ceil(self.patch));
         geometry.batch * geometry.input_channels * rows * columns
+    }
+
+    /// Every pooling and spreading is one operation an element, the products are those on tiles.
+    pub(super) fn flops(&self, geometry: &ConvGeometry) -> Flops {
+        let [input, output] = [geometry.input_len(), geometry.output_len()].map(|len| len as u64);
+        let kernel_sums = geometry.weight_len() as u64;
+        let on_tiles = 2 * self.on_tiles(geometry).macs();
+        Flops {
+            forward: input,
+            weight_gradient: output + on_tiles,
+            input_gradient: output + kernel_sums + on_tiles + input,
+        }
     }
 
     /// Sums the input over each tile.

@@ -3,18 +3,34 @@
 //! A method runs on plain tensors, outside the autodiff graph, and is written in the vocabulary of
 //! [`FrugalOps`], so it runs on every backend.
 
+mod activation_shortcut;
+mod channel_sparse;
 mod exact;
+mod flops;
 mod gradient_filter;
+mod hosvd;
+mod low_rank;
+mod route;
 mod saved;
+mod shape;
 
 use burn::backend::tensor::FloatTensor;
-use burn_frugal_kernels::ConvGeometry;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+pub use activation_shortcut::{ActivationShortcut, FactorUpdate, Truncation};
+pub use channel_sparse::ChannelSparse;
+pub use flops::Flops;
 pub use gradient_filter::{GradientFilter, Scaling};
+pub use hosvd::Hosvd;
+pub use low_rank::{Factors, LowRank};
 pub use saved::Saved;
+pub use shape::{LayerKind, LayerShape, Unsuitable};
 
+pub(crate) use hosvd::{columns, gram};
+pub(crate) use low_rank::FactorArray;
+
+use crate::geometry::{LayerGeometry, PerMode};
 use crate::ops::FrugalOps;
 
 /// What a layer keeps between forward and backward, and how it computes gradients.
@@ -28,7 +44,7 @@ use crate::ops::FrugalOps;
 ///
 /// assert_eq!(Method::gradient_filter(2).to_string(), "gradient filter, patch 2");
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Method {
@@ -37,41 +53,33 @@ pub enum Method {
     Exact,
     /// Gradients that are constant on tiles (arXiv 2301.00330); keeps one number a tile.
     GradientFilter(GradientFilter),
+    /// The exact weight gradient on some input channels, zero on the others (arXiv 2503.17959);
+    /// keeps those channels.
+    ChannelSparse(ChannelSparse),
+    /// The weight gradient of a low-rank input that follows the data from step to step
+    /// (arXiv 2505.05086); keeps a core and factors.
+    ActivationShortcut(ActivationShortcut),
+    /// The weight gradient of a low-rank input with a given energy (arXiv 2411.06346); keeps a core
+    /// and factors.
+    Hosvd(Hosvd),
 }
 
-/// The part of a layer that decides which methods it can use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerShape {
-    /// Input and output channels.
-    pub channels: [usize; 2],
-    /// Kernel height and width.
-    pub kernel: [usize; 2],
-    /// Groups of channels that do not see each other.
-    pub groups: usize,
+/// What a layer carries from step to step.
+#[derive(Clone, Debug)]
+pub(crate) struct Running<B: FrugalOps> {
+    /// The input channels that are trained now, ascending; `None` until something chooses them.
+    pub channels: Option<Vec<usize>>,
+    /// The factors of the activation shortcut's last step.
+    pub factors: FactorArray<B>,
 }
 
-/// Why a layer cannot use a method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Unsuitable {
-    /// The patch of a gradient filter is zero.
-    #[error("a gradient filter's patch is at least 1 pixel, found {found}")]
-    Patch {
-        /// The patch asked for.
-        found: usize,
-    },
-    /// The released gradient filter knows dense and depthwise convolutions only.
-    #[error(
-        "the published gradient filter is defined for 1 group or depthwise convolutions, found \
-         {groups} groups with {} -> {} channels (mass-preserving scaling has no such limit)",
-        channels[0], channels[1]
-    )]
-    PublishedGroups {
-        /// Input and output channels of the layer.
-        channels: [usize; 2],
-        /// Groups of the layer.
-        groups: usize,
-    },
+impl<B: FrugalOps> Default for Running<B> {
+    fn default() -> Self {
+        Self {
+            channels: None,
+            factors: Default::default(),
+        }
+    }
 }
 
 impl Method {
@@ -91,15 +99,36 @@ impl Method {
         })
     }
 
+    /// A channel-sparse update; `ratio` is the share of input channels that are trained at a time.
+    /// Which, a [`Schedule`](crate::plan::schedule::Schedule) chooses; without one, those with the largest
+    /// weights.
+    pub fn channel_sparse(ratio: f64) -> Self {
+        Self::ChannelSparse(ChannelSparse { ratio })
+    }
+
+    /// The activation shortcut (ASI) as published; `ranks` has the rank of each mode of the input,
+    /// `[batch, channels, height, width]` for a convolution. [`ActivationShortcut`] has options.
+    pub fn activation_shortcut(ranks: impl Into<PerMode>) -> Self {
+        ActivationShortcut::new(ranks).into()
+    }
+
+    /// HOSVD with the smallest ranks that keep this share of the energy in every mode.
+    pub fn hosvd(energy: f64) -> Self {
+        Self::Hosvd(Hosvd { energy })
+    }
+
     /// Checks that a layer can use this method.
     ///
     /// # Errors
     /// What is wrong with the method itself (a patch of 0) or with the pair (published scaling on
-    /// a grouped convolution).
+    /// a grouped convolution, a rank above the layer's channels).
     pub fn check(&self, layer: &LayerShape) -> Result<(), Unsuitable> {
         match self {
             Self::Exact => Ok(()),
             Self::GradientFilter(filter) => filter.check(layer),
+            Self::ChannelSparse(sparse) => sparse.check(),
+            Self::ActivationShortcut(shortcut) => shortcut.check(layer),
+            Self::Hosvd(hosvd) => hosvd.check(),
         }
     }
 
@@ -107,10 +136,13 @@ impl Method {
     /// `element_size` is the bytes of one element (4 for `f32`).
     ///
     /// A frozen weight keeps 0 bytes whatever the method. This is a prediction from the formula of
-    /// the method; the tests compare it with what an allocator counts.
+    /// the method; the tests compare it with what an allocator counts. The factors of the activation
+    /// shortcut are part of it; they also stay until the next step, which starts from them. HOSVD's
+    /// ranks depend on the values, so for it this is the most it can be.
     ///
     /// # Panics
-    /// When the method is one that [`check`](Self::check) refuses for every layer (a patch of 0).
+    /// When the method is one that [`check`](Self::check) refuses for every layer (a patch of 0), or
+    /// the layer has no use for it.
     ///
     /// # Example
     /// ```
@@ -128,26 +160,66 @@ impl Method {
     ///     dilation: [1, 1],
     ///     groups: 1,
     /// };
-    /// assert_eq!(Method::Exact.bytes(&geometry, 4), 8 * 16 * 14 * 14 * 4);
-    /// assert_eq!(Method::gradient_filter(2).bytes(&geometry, 4), 8 * 16 * 7 * 7 * 4);
+    /// assert_eq!(Method::Exact.bytes(geometry, 4), 8 * 16 * 14 * 14 * 4);
+    /// assert_eq!(Method::gradient_filter(2).bytes(geometry, 4), 8 * 16 * 7 * 7 * 4);
     /// ```
-    pub fn bytes(&self, geometry: &ConvGeometry, element_size: usize) -> usize {
+    pub fn bytes(&self, geometry: impl Into<LayerGeometry>, element_size: usize) -> usize {
+        let geometry = geometry.into();
         let elements = match self.resolved() {
-            Self::Exact => exact::elements(geometry),
-            Self::GradientFilter(filter) => filter.elements(geometry),
+            Self::Exact => exact::elements(&geometry),
+            Self::GradientFilter(filter) => filter.elements(convolution(&geometry)),
+            Self::ChannelSparse(sparse) => sparse.elements(&geometry),
+            Self::ActivationShortcut(shortcut) => shortcut.elements(&geometry),
+            Self::Hosvd(hosvd) => hosvd.elements(&geometry),
         };
         elements * element_size
+    }
+
+    /// What training with this method takes beside the layer's own forward pass. HOSVD's ranks
+    /// depend on the values: for it the gradient is counted at full ranks.
+    ///
+    /// # Panics
+    /// As [`bytes`](Self::bytes).
+    ///
+    /// # Example
+    /// ```
+    /// use burn_frugal::{LinearGeometry, Method};
+    ///
+    /// let geometry = LinearGeometry::new(&[8, 16], 4);
+    /// let flops = Method::Exact.flops(geometry);
+    /// assert_eq!(flops.weight_gradient, 2 * 8 * 16 * 4);
+    /// assert_eq!(flops.forward, 0);
+    /// ```
+    pub fn flops(&self, geometry: impl Into<LayerGeometry>) -> Flops {
+        let geometry = geometry.into();
+        match self.resolved() {
+            Self::Exact => exact::flops(&geometry),
+            Self::GradientFilter(filter) => filter.flops(convolution(&geometry)),
+            Self::ChannelSparse(sparse) => sparse.flops(&geometry),
+            Self::ActivationShortcut(shortcut) => shortcut.flops(&geometry),
+            Self::Hosvd(_) => Hosvd::flops_at(&geometry, geometry.modes()),
+        }
     }
 
     /// What has to stay of `input` for [`weight_gradient`](Self::weight_gradient).
     pub(crate) fn keep<B: FrugalOps>(
         &self,
         input: FloatTensor<B>,
-        geometry: &ConvGeometry,
+        geometry: &LayerGeometry,
+        running: &mut Running<B>,
     ) -> Saved<B> {
         match self.resolved() {
             Self::Exact => exact::keep(input),
-            Self::GradientFilter(filter) => filter.keep(input, geometry),
+            Self::GradientFilter(filter) => filter.keep(input, convolution(geometry)),
+            Self::ChannelSparse(_) => {
+                let channels = running.channels.as_deref();
+                let channels = channels.expect("the layer chose its channels");
+                channel_sparse::keep(input, geometry, channels)
+            }
+            Self::ActivationShortcut(shortcut) => {
+                shortcut.keep(input, geometry, &mut running.factors)
+            }
+            Self::Hosvd(hosvd) => hosvd.keep(input, geometry),
         }
     }
 
@@ -156,14 +228,22 @@ impl Method {
         &self,
         saved: Saved<B>,
         output_gradient: FloatTensor<B>,
-        geometry: &ConvGeometry,
+        geometry: &LayerGeometry,
     ) -> FloatTensor<B> {
         match (self.resolved(), saved) {
-            (Self::Exact, Saved::Full(input)) => {
-                exact::weight_gradient::<B>(input, output_gradient, *geometry)
-            }
+            // other methods keep the whole input where there is nothing to leave out
+            (
+                Self::Exact | Self::ChannelSparse(_) | Self::ActivationShortcut(_) | Self::Hosvd(_),
+                Saved::Full(input),
+            ) => exact::weight_gradient::<B>(input, output_gradient, geometry),
             (Self::GradientFilter(filter), Saved::Tiles(kept)) => {
-                filter.weight_gradient::<B>(kept, output_gradient, geometry)
+                filter.weight_gradient::<B>(kept, output_gradient, convolution(geometry))
+            }
+            (Self::ChannelSparse(_), Saved::Channels { input, channels }) => {
+                channel_sparse::weight_gradient::<B>(input, &channels, output_gradient, geometry)
+            }
+            (Self::ActivationShortcut(_) | Self::Hosvd(_), Saved::LowRank(low_rank)) => {
+                low_rank.weight_gradient(output_gradient, geometry)
             }
             (method, saved) => unreachable!("{method:?} does not keep {saved:?}"),
         }
@@ -174,23 +254,32 @@ impl Method {
         &self,
         weight: FloatTensor<B>,
         output_gradient: FloatTensor<B>,
-        geometry: &ConvGeometry,
+        geometry: &LayerGeometry,
     ) -> FloatTensor<B> {
         match self.resolved() {
-            Self::Exact => exact::input_gradient::<B>(weight, output_gradient, *geometry),
             Self::GradientFilter(filter) => {
-                filter.input_gradient::<B>(weight, output_gradient, geometry)
+                filter.input_gradient::<B>(weight, output_gradient, convolution(geometry))
             }
+            _ => exact::input_gradient::<B>(weight, output_gradient, geometry),
         }
     }
 
-    /// A filter whose tiles are single pixels would still give every tap the same gradient; asked
-    /// for patch 1, a user means "off".
+    /// A method whose setting means "off". A filter whose tiles are single pixels would still give
+    /// every tap the same gradient; asked for patch 1, a user means the exact gradient.
     fn resolved(&self) -> Self {
         match self {
             Self::GradientFilter(GradientFilter { patch: 1, .. }) => Self::Exact,
+            Self::Hosvd(Hosvd { energy }) if *energy >= 1.0 => Self::Exact,
             method => *method,
         }
+    }
+}
+
+/// The gradient filter's layer.
+fn convolution(geometry: &LayerGeometry) -> &burn_frugal_kernels::ConvGeometry {
+    match geometry {
+        LayerGeometry::Conv2d(conv) => conv,
+        LayerGeometry::Linear(_) => panic!("{}", Unsuitable::FilterOnLinear),
     }
 }
 
@@ -205,6 +294,26 @@ impl fmt::Display for Method {
                 };
                 f.pad(&format!("gradient filter, patch {patch}{suffix}"))
             }
+            Self::ChannelSparse(ChannelSparse { ratio }) => {
+                f.pad(&format!("channel-sparse, ratio {ratio}"))
+            }
+            Self::ActivationShortcut(ActivationShortcut {
+                ranks,
+                truncation,
+                factors,
+                ..
+            }) => {
+                let truncation = match truncation {
+                    Truncation::Independent => "",
+                    Truncation::Sequential => ", sequential",
+                };
+                let factors = match factors {
+                    FactorUpdate::EveryStep => "",
+                    FactorUpdate::Frozen => ", frozen factors",
+                };
+                f.pad(&format!("shortcut, ranks {ranks}{truncation}{factors}"))
+            }
+            Self::Hosvd(Hosvd { energy }) => f.pad(&format!("HOSVD, energy {energy}")),
         }
     }
 }

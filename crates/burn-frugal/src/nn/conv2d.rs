@@ -1,13 +1,12 @@
-use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{Initializer, PaddingConfig2d};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{Device, Tensor};
 use burn_frugal_kernels::ConvGeometry;
 
+use super::layer::{self, dequantized};
 use crate::error::Error;
-use crate::methods::{LayerShape, Method, Saved};
-use crate::ops::{ConvStep, FrugalOps, MaybeFloat};
+use crate::methods::{LayerKind, LayerShape, Method};
 use crate::plan::MethodSlot;
 
 /// Configuration of a [2D convolution](Conv2d), with the fields of
@@ -201,26 +200,7 @@ impl Conv2d {
         let weight = dequantized(self.weight.val());
         let bias = self.bias.as_ref().map(|bias| dequantized(bias.val()));
         let geometry = self.checked_geometry(&input, &weight, bias.as_ref());
-        let method = self.method.active();
-
-        let saved = if weight.is_tracked() {
-            let plain = input.clone().without_autodiff().into_dispatch();
-            method.keep(plain, &geometry)
-        } else {
-            Saved::Nothing
-        };
-        let bias = match bias {
-            Some(bias) => MaybeFloat::Some(bias.into_dispatch()),
-            None => MaybeFloat::None,
-        };
-        let step = ConvStep { geometry, method };
-        Tensor::from_dispatch(<Dispatch as FrugalOps>::conv2d(
-            input.into_dispatch(),
-            weight.into_dispatch(),
-            bias,
-            saved,
-            step,
-        ))
+        layer::forward(&self.method, input, weight, bias, geometry.into())
     }
 
     /// All sizes of this convolution for an input of shape `[batch, channels, height, width]`.
@@ -280,6 +260,7 @@ impl From<burn::nn::conv::Conv2d> for Conv2d {
         // the shape alone: a parameter that is initialised lazily stays so
         let [channels_out, group_channels, ..] = conv.weight.lazy_shape().dims::<4>();
         let layer = LayerShape {
+            kind: LayerKind::Conv2d,
             channels: [group_channels * conv.groups, channels_out],
             kernel: conv.kernel_size,
             groups: conv.groups,
@@ -330,14 +311,6 @@ impl ModuleDisplay for Conv2d {
             .add_debug_attribute("padding", &self.padding)
             .add("method", &self.method)
             .optional()
-    }
-}
-
-/// Burn's own layer computes in floats with quantized parameters; so does ours.
-fn dequantized<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
-    match tensor.dtype() {
-        DType::QFloat(_) => tensor.dequantize(),
-        _ => tensor,
     }
 }
 

@@ -5,6 +5,7 @@ pub mod portable;
 use burn::backend::{Backend, ExtensionType, backend_extension, tensor::FloatTensor};
 use burn_frugal_kernels::{ConvGeometry, Tiles};
 
+use crate::geometry::LayerGeometry;
 use crate::methods::{Method, Saved};
 
 /// `Option<FloatTensor<B>>`, which `#[backend_extension]` does not understand as an argument.
@@ -16,11 +17,27 @@ pub enum MaybeFloat<B: Backend> {
     Some(FloatTensor<B>),
 }
 
-/// A convolution as the autodiff step sees it.
+impl<B: Backend> From<Option<FloatTensor<B>>> for MaybeFloat<B> {
+    fn from(tensor: Option<FloatTensor<B>>) -> Self {
+        tensor.map_or(Self::None, Self::Some)
+    }
+}
+
+impl<B: Backend> MaybeFloat<B> {
+    /// The tensor, if there is one.
+    pub fn into_option(self) -> Option<FloatTensor<B>> {
+        match self {
+            Self::None => None,
+            Self::Some(tensor) => Some(tensor),
+        }
+    }
+}
+
+/// A layer as the autodiff step sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct ConvStep {
+pub struct LayerStep {
     /// All sizes.
-    pub geometry: ConvGeometry,
+    pub geometry: LayerGeometry,
     /// How gradients are computed.
     pub method: Method,
 }
@@ -28,7 +45,7 @@ pub struct ConvStep {
 /// What methods need and a backend can do better than Burn's own operations.
 ///
 /// Every operation has a body made of Burn's operations ([`portable`]), so a backend that
-/// overrides nothing is slow but right. Only [`conv2d`](Self::conv2d) is differentiable with
+/// overrides nothing is slow but right. Only [`layer`](Self::layer) is differentiable with
 /// gradients of ours; the others are what its gradients are computed with.
 #[backend_extension(
     NdArray: cfg(feature = "ndarray"),
@@ -36,19 +53,20 @@ pub struct ConvStep {
     Autodiff,
 )]
 pub trait FrugalOps: Backend {
-    /// A convolution whose gradients are those of `step.method`, computed from `saved`.
+    /// A convolution or linear layer whose gradients are those of `step.method`, computed from
+    /// `saved`.
     ///
     /// `saved` only matters to the autodiff backend: it must hold what the method keeps of `input`
     /// if `weight` is tracked.
-    fn conv2d(
+    fn layer(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         #[extension_type] bias: MaybeFloat<Self>,
         #[extension_type] saved: Saved<Self>,
-        step: ConvStep,
+        step: LayerStep,
     ) -> FloatTensor<Self> {
         let _ = saved;
-        Self::convolution(input, weight, bias, step.geometry)
+        forward::<Self>(input, weight, bias, &step.geometry)
     }
 
     /// The forward result, `[batch, channels_out, height_out, width_out]`.
@@ -97,9 +115,66 @@ pub trait FrugalOps: Backend {
         portable::tile_spread::<Self>(values, &tiles, size)
     }
 
+    /// A tensor contracted along one of its axes with a factor `[size, rank]`:
+    /// `out[.., r, ..] = sum over d of tensor[.., d, ..] * factor[d, r]`.
+    fn mode_project(
+        tensor: FloatTensor<Self>,
+        factor: FloatTensor<Self>,
+        mode: usize,
+    ) -> FloatTensor<Self> {
+        portable::mode_project::<Self>(tensor, factor, mode)
+    }
+
+    /// The other way: `out[.., d, ..] = sum over r of core[.., r, ..] * factor[d, r]`.
+    fn mode_expand(
+        core: FloatTensor<Self>,
+        factor: FloatTensor<Self>,
+        mode: usize,
+    ) -> FloatTensor<Self> {
+        portable::mode_expand::<Self>(core, factor, mode)
+    }
+
+    /// `X (X^T U)`, `[size, rank]`, with `X` the tensor unfolded along an axis, `[size, columns]`,
+    /// and `U` a factor `[size, rank]`.
+    fn subspace_product(
+        tensor: FloatTensor<Self>,
+        factor: FloatTensor<Self>,
+        mode: usize,
+    ) -> FloatTensor<Self> {
+        portable::subspace_product::<Self>(tensor, factor, mode)
+    }
+
+    /// `X X^T`, `[size, size]`, in double precision where the backend has it.
+    fn gram(tensor: FloatTensor<Self>, mode: usize) -> FloatTensor<Self> {
+        portable::gram::<Self>(tensor, mode)
+    }
+
+    /// Orthonormal columns that span at least those of a matrix `[rows, columns]` with no more
+    /// columns than rows: the Q of its thin QR decomposition.
+    ///
+    /// Finite and orthonormal whatever the matrix: directions that it lacks are arbitrary, and a
+    /// matrix with a value that is not finite gives the first columns of the identity. The portable
+    /// body reads the matrix back to the host.
+    fn orthonormalize(matrix: FloatTensor<Self>) -> FloatTensor<Self> {
+        portable::orthonormalize::<Self>(matrix)
+    }
+
     /// The same tensor in a buffer of its own size: a view keeps the whole buffer of the tensor it
     /// was cut from alive. The portable body returns it as it is.
     fn own(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
         tensor
+    }
+}
+
+/// The forward result of a layer.
+pub(crate) fn forward<B: FrugalOps>(
+    input: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    bias: MaybeFloat<B>,
+    geometry: &LayerGeometry,
+) -> FloatTensor<B> {
+    match geometry {
+        LayerGeometry::Conv2d(conv) => B::convolution(input, weight, bias, *conv),
+        LayerGeometry::Linear(_) => B::linear(input, weight, bias.into_option()),
     }
 }

@@ -2,8 +2,8 @@
 //! nothing, and what the tests compare each override with.
 
 use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{Shape, TensorData, ops::ConvOptions};
-use burn_frugal_kernels::{ConvGeometry, Span, Tiles};
+use burn::tensor::{DType, FloatDType, Shape, TensorData, ops::ConvOptions, try_read_sync};
+use burn_frugal_kernels::{self as kernels, ConvGeometry, Span, Tiles, Unfolding};
 
 use super::MaybeFloat;
 
@@ -14,11 +14,7 @@ pub fn convolution<B: Backend>(
     bias: MaybeFloat<B>,
     geometry: &ConvGeometry,
 ) -> FloatTensor<B> {
-    let bias = match bias {
-        MaybeFloat::Some(bias) => Some(bias),
-        MaybeFloat::None => None,
-    };
-    B::conv2d(input, weight, bias, options(geometry))
+    B::conv2d(input, weight, bias.into_option(), options(geometry))
 }
 
 /// See [`FrugalOps::convolution_input_gradient`](super::FrugalOps::convolution_input_gradient).
@@ -81,6 +77,91 @@ pub fn tile_spread<B: Backend>(
     let rows = B::float_swap_dims(pooling_matrix::<B>(&tiles.rows, height, &values), 2, 3);
     let columns = pooling_matrix::<B>(&tiles.columns, width, &values);
     B::float_matmul(B::float_matmul(rows, values), columns)
+}
+
+/// See [`FrugalOps::mode_project`](super::FrugalOps::mode_project).
+pub fn mode_project<B: Backend>(
+    tensor: FloatTensor<B>,
+    factor: FloatTensor<B>,
+    mode: usize,
+) -> FloatTensor<B> {
+    let transposed = B::float_swap_dims(factor, 0, 1);
+    along_mode::<B>(tensor, transposed, mode)
+}
+
+/// See [`FrugalOps::mode_expand`](super::FrugalOps::mode_expand).
+pub fn mode_expand<B: Backend>(
+    core: FloatTensor<B>,
+    factor: FloatTensor<B>,
+    mode: usize,
+) -> FloatTensor<B> {
+    along_mode::<B>(core, factor, mode)
+}
+
+/// Every column of the unfolding multiplied by a matrix `[size_out, size_in]`.
+fn along_mode<B: Backend>(
+    tensor: FloatTensor<B>,
+    matrix: FloatTensor<B>,
+    mode: usize,
+) -> FloatTensor<B> {
+    let mut shape = tensor.shape();
+    let [rows, columns] = matrix.shape().dims();
+    let matrix = B::float_reshape(matrix, Shape::from([1, rows, columns]));
+    shape[mode] = rows;
+    B::float_reshape(B::float_matmul(matrix, slabs::<B>(tensor, mode)), shape)
+}
+
+/// See [`FrugalOps::subspace_product`](super::FrugalOps::subspace_product).
+pub fn subspace_product<B: Backend>(
+    tensor: FloatTensor<B>,
+    factor: FloatTensor<B>,
+    mode: usize,
+) -> FloatTensor<B> {
+    let (tensor, factor) = (single::<B>(tensor), single::<B>(factor));
+    let projected = mode_project::<B>(tensor.clone(), factor, mode);
+    summed_product::<B>(slabs::<B>(tensor, mode), slabs::<B>(projected, mode))
+}
+
+/// See [`FrugalOps::gram`](super::FrugalOps::gram).
+pub fn gram<B: Backend>(tensor: FloatTensor<B>, mode: usize) -> FloatTensor<B> {
+    let slabs = slabs::<B>(single::<B>(tensor), mode);
+    summed_product::<B>(slabs.clone(), slabs)
+}
+
+/// `sum over o of left[o] right[o]^T`.
+fn summed_product<B: Backend>(left: FloatTensor<B>, right: FloatTensor<B>) -> FloatTensor<B> {
+    let [_, rows, _] = left.shape().dims();
+    let [_, columns, _] = right.shape().dims();
+    let products = B::float_matmul(left, B::float_swap_dims(right, 1, 2));
+    B::float_reshape(B::float_sum_dim(products, 0), Shape::from([rows, columns]))
+}
+
+/// See [`FrugalOps::orthonormalize`](super::FrugalOps::orthonormalize).
+pub fn orthonormalize<B: Backend>(matrix: FloatTensor<B>) -> FloatTensor<B> {
+    let [rows, columns] = matrix.shape().dims();
+    let (dtype, device) = (matrix.dtype(), matrix.device());
+    let data = try_read_sync(B::float_into_data(matrix));
+    let data = data.expect("this platform reads tensors synchronously");
+    let data = data.unwrap_or_else(|error| panic!("reading a matrix: {error}"));
+    let mut elements: Vec<f64> = data.iter::<f64>().collect();
+    kernels::orthonormalize(rows, columns, &mut elements);
+    let data = TensorData::new(elements, [rows, columns]).convert_dtype(dtype);
+    B::float_from_data(data, &device)
+}
+
+/// A tensor along one of its axes: `[outer, size, inner]`.
+fn slabs<B: Backend>(tensor: FloatTensor<B>, mode: usize) -> FloatTensor<B> {
+    let unfolding = Unfolding::new(tensor.shape().as_slice(), mode);
+    let shape = Shape::from([unfolding.outer, unfolding.size, unfolding.inner]);
+    B::float_reshape(tensor, shape)
+}
+
+/// Half precision overflows and rounds too soon for sums over a whole activation.
+fn single<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    match tensor.dtype() {
+        DType::F16 | DType::BF16 => B::float_cast(tensor, FloatDType::F32),
+        _ => tensor,
+    }
 }
 
 /// `[1, 1, spans, size]`: each span's weight on its pixels, 0 elsewhere.

@@ -1,8 +1,8 @@
 use burn::module::Module;
-use regex::Regex;
 use std::collections::BTreeMap;
 
-use super::{Layer, Plan, walk};
+use super::selection::Selection;
+use super::{Plan, walk};
 use crate::error::Error;
 use crate::methods::Method;
 
@@ -10,13 +10,6 @@ use crate::methods::Method;
 #[derive(Clone, Debug, Default)]
 pub struct PlanBuilder {
     rules: Vec<(Selection, Method)>,
-}
-
-#[derive(Clone, Debug)]
-enum Selection {
-    Layer(String),
-    Pattern(String),
-    LastConvs(usize),
 }
 
 impl PlanBuilder {
@@ -58,41 +51,5 @@ impl PlanBuilder {
         let plan = Plan { methods };
         plan.check(&layers)?;
         Ok(plan)
-    }
-}
-
-impl Selection {
-    fn select<'a>(&self, layers: &'a [Layer]) -> Result<Vec<&'a Layer>, Error> {
-        match self {
-            Self::Layer(path) => match layers.iter().find(|layer| layer.path == *path) {
-                Some(layer) => Ok(vec![layer]),
-                None => Err(Error::UnknownLayer {
-                    path: path.clone(),
-                    layers: walk::paths(layers),
-                }),
-            },
-            Self::Pattern(pattern) => {
-                let regex = Regex::new(pattern).map_err(|source| Error::Pattern {
-                    pattern: pattern.clone(),
-                    source,
-                })?;
-                let matching = layers.iter().filter(|layer| regex.is_match(&layer.path));
-                let matching: Vec<_> = matching.collect();
-                if matching.is_empty() {
-                    return Err(Error::NoMatch {
-                        pattern: pattern.clone(),
-                        layers: walk::paths(layers),
-                    });
-                }
-                Ok(matching)
-            }
-            Self::LastConvs(count) => match layers.len().checked_sub(*count) {
-                Some(first) => Ok(layers[first..].iter().collect()),
-                None => Err(Error::TooFewConvolutions {
-                    expected: *count,
-                    found: layers.len(),
-                }),
-            },
-        }
     }
 }

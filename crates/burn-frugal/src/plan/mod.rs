@@ -1,16 +1,32 @@
 //! Which layer uses which method: plans, and how they reach the layers of any Burn model.
 
 mod builder;
+mod calibrate;
+mod choice;
 mod document;
+mod measure;
+mod planner;
+mod profile;
+pub mod schedule;
+mod selection;
 mod slot;
+mod state;
+mod step;
 mod walk;
 
 use burn::module::{Module, ParamGroup};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
 pub use builder::PlanBuilder;
+pub use calibrate::calibrate;
+pub use planner::{ErrorMeasure, PlannedLayer, Planner, Solution};
+pub use profile::{Candidate, Candidates, LayerProfile, Measured, Profile};
+pub use schedule::{Schedule, ScheduleError};
 pub use slot::MethodSlot;
+pub use state::TrainingState;
+pub use step::{UntrainedChannels, step};
 pub use walk::Layer;
 
 use crate::error::Error;
@@ -40,7 +56,7 @@ use crate::methods::Method;
 /// assert_eq!(plan.methods()["2"], Method::gradient_filter(4));
 /// # Ok::<(), burn_frugal::Error>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     methods: BTreeMap<String, Method>,
 }
@@ -71,7 +87,10 @@ impl Plan {
     /// use.
     pub fn apply<M: Module>(&self, model: M) -> Result<M, Error> {
         self.check(&walk::layers(&model))?;
-        Ok(walk::assign(model, &self.methods))
+        let methods = self.methods.clone();
+        Ok(walk::change(model, move |path, slot| {
+            slot.assign(methods.get(path).copied().unwrap_or_default());
+        }))
     }
 
     /// Trains the parameters of the plan's layers and those under the module paths `also` (the
@@ -103,6 +122,38 @@ impl Plan {
         let trained = ParamGroup::from_ids(trained);
         let rest = ParamGroup::all().exclude(trained.clone());
         Ok(model.freeze_group(rest).unfreeze_group(trained))
+    }
+
+    /// The plan as JSON, with the version of its form.
+    pub fn to_json(&self) -> String {
+        document::to_json(&self.methods)
+    }
+
+    /// Reads what [`to_json`](Self::to_json) writes. Whether a model has the layers is checked when
+    /// the plan is applied.
+    ///
+    /// # Errors
+    /// When the text is not a plan, or is one of a later version.
+    pub fn from_json(text: &str) -> Result<Self, Error> {
+        let methods = document::parse(text, "a plan", "the text")?;
+        Ok(Self { methods })
+    }
+
+    /// Writes the plan to a file, which is replaced only once the new one is complete.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        document::save(&self.to_json(), path.as_ref())
+    }
+
+    /// Reads a plan from a file.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is not a plan, or is one of a later version.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let methods = document::load(path.as_ref(), "a plan")?;
+        Ok(Self { methods })
     }
 
     /// That a model with these layers can use this plan.

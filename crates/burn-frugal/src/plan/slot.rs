@@ -1,21 +1,48 @@
+use burn::backend::{Dispatch, DispatchTensor};
 use burn::module::{
     Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
 };
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::walk;
 use crate::error::Error;
-use crate::methods::{LayerShape, Method};
+use crate::geometry::LayerGeometry;
+use crate::methods::{FactorArray, LayerShape, Method, Running, Saved};
 
-/// The method of one layer: a module without parameters, so the layer's records stay those of
-/// Burn's layer.
+/// The method of one layer and what it carries from step to step: a module without parameters, so
+/// the layer's records stay those of Burn's layer.
 ///
-/// A [`Plan`](super::Plan) reaches it through [`Module::map`], whatever the model around it.
-#[derive(Clone, Debug)]
+/// A [`Plan`](super::Plan) reaches it through [`Module::map`], whatever the model around it. A
+/// clone has running values of its own from then on.
+#[derive(Debug)]
 pub struct MethodSlot {
     layer: LayerShape,
     method: Method,
     training: bool,
+    /// Changed by forward passes, which have the model by reference.
+    running: Mutex<Running<Dispatch>>,
+    observer: Option<Observer>,
+}
+
+/// Is called with every forward pass of a layer. Clones of the layer share it.
+#[derive(Clone)]
+pub(crate) struct Observer(pub Arc<dyn Fn(Observation) -> DispatchTensor + Send + Sync>);
+
+/// One forward pass of a layer.
+pub(crate) struct Observation {
+    /// The input, outside any graph.
+    pub input: DispatchTensor,
+    /// The output; what the observer returns takes its place.
+    pub output: DispatchTensor,
+    /// All sizes.
+    pub geometry: LayerGeometry,
+}
+
+impl std::fmt::Debug for Observer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Observer")
+    }
 }
 
 impl MethodSlot {
@@ -25,6 +52,8 @@ impl MethodSlot {
             layer,
             method: Method::Exact,
             training: true,
+            running: Mutex::default(),
+            observer: None,
         }
     }
 
@@ -38,6 +67,19 @@ impl MethodSlot {
         self.layer
     }
 
+    /// The input channels that a channel-sparse method trains now, ascending; `None` before a
+    /// schedule or the first training step chose them, and for other methods.
+    pub fn channels(&self) -> Option<Vec<usize>> {
+        self.running().channels.clone()
+    }
+
+    /// The activation shortcut's factor of a mode, `[size, rank]`, as the last step left it.
+    pub fn factor(&self, mode: usize) -> Option<Tensor<2>> {
+        let running = self.running();
+        let factor = running.factors.get(mode)?.clone();
+        factor.map(Tensor::from_dispatch)
+    }
+
     /// The method for a forward pass now: gradients through a [`valid`](Module::valid) model, of
     /// its input for example, are exact.
     pub(crate) fn active(&self) -> Method {
@@ -48,19 +90,99 @@ impl MethodSlot {
         }
     }
 
+    /// What has to stay of `input`, a plain tensor, while the weight is trained; `weight` gives its
+    /// values.
+    pub(crate) fn keep(
+        &self,
+        input: DispatchTensor,
+        geometry: &LayerGeometry,
+        weight: impl FnOnce() -> Vec<f64>,
+    ) -> Saved<Dispatch> {
+        let method = self.active();
+        let mut running = self.running();
+        if let (Method::ChannelSparse(sparse), None) = (method, &running.channels) {
+            running.channels = Some(sparse.largest(&self.layer, weight().into_iter()));
+        }
+        method.keep(input, geometry, &mut running)
+    }
+
+    /// Shows a forward pass to the observer, if there is one.
+    pub(crate) fn observed(
+        &self,
+        input: impl FnOnce() -> DispatchTensor,
+        output: DispatchTensor,
+        geometry: LayerGeometry,
+    ) -> DispatchTensor {
+        match &self.observer {
+            None => output,
+            Some(Observer(observe)) => observe(Observation {
+                input: input(),
+                output,
+                geometry,
+            }),
+        }
+    }
+
     /// Sets the method; `name` names the layer in the error.
     pub(crate) fn set(&mut self, name: &str, method: Method) -> Result<(), Error> {
         method.check(&self.layer).map_err(|source| Error::Method {
             layer: name.to_string(),
             source,
         })?;
-        self.method = method;
+        self.assign(method);
         Ok(())
     }
 
-    /// Sets a method that was checked.
+    /// Sets a method that was checked. Another method starts anew.
     pub(super) fn assign(&mut self, method: Method) {
-        self.method = method;
+        if method != self.method {
+            self.method = method;
+            self.running = Mutex::default();
+        }
+    }
+
+    pub(super) fn set_channels(&mut self, channels: Option<Vec<usize>>) {
+        self.running().channels = channels;
+    }
+
+    pub(super) fn set_factors(&mut self, factors: FactorArray<Dispatch>) {
+        self.running().factors = factors;
+    }
+
+    pub(super) fn set_observer(&mut self, observer: Option<Observer>) {
+        self.observer = observer;
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running<Dispatch>> {
+        // whoever panicked in a forward pass left whole values behind
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn on_device(self, device: &Device) -> Self {
+        // constants, whatever graph the layer's parameters are in
+        let device = device.clone().without_autodiff();
+        let moved = |factor: DispatchTensor| {
+            Tensor::<2>::from_dispatch(factor)
+                .to_device(&device)
+                .into_dispatch()
+        };
+        {
+            let factors = &mut self.running().factors;
+            *factors = std::mem::take(factors).map(|factor| factor.map(moved));
+        }
+        self
+    }
+}
+
+impl Clone for MethodSlot {
+    fn clone(&self) -> Self {
+        Self {
+            layer: self.layer,
+            method: self.method,
+            training: self.training,
+            running: Mutex::new(self.running().clone()),
+            observer: self.observer.clone(),
+        }
     }
 }
 
@@ -74,12 +196,12 @@ impl Module for MethodSlot {
         self
     }
 
-    fn to_device(self, _device: &Device) -> Self {
-        self
+    fn to_device(self, device: &Device) -> Self {
+        self.on_device(device)
     }
 
-    fn fork(self, _device: &Device) -> Self {
-        self
+    fn fork(self, device: &Device) -> Self {
+        self.on_device(device)
     }
 
     fn collect_devices(&self, devices: Devices) -> Devices {

@@ -7,13 +7,12 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Int, Tensor};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 
 use super::MethodSlot;
 use crate::methods::{LayerShape, Method};
 
 /// A layer that a plan can name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     /// The layer's path in the model, `blocks.3.depthwise` for example.
     pub path: String,
@@ -25,7 +24,7 @@ pub struct Layer {
 
 /// A parameter of the model.
 pub(super) struct Parameter {
-    path: String,
+    pub(super) path: String,
     pub(super) id: ParamId,
 }
 
@@ -37,12 +36,15 @@ impl Parameter {
     }
 }
 
+/// What happens to a slot that is mapped, given its layer's path.
+type Change = Box<dyn FnMut(&str, &mut MethodSlot)>;
+
 /// The walk under way on this thread.
 struct Walk {
     path: Vec<String>,
-    /// What slots get when they are mapped.
-    methods: BTreeMap<String, Method>,
-    layers: Vec<Layer>,
+    change: Change,
+    /// The slots that were visited, with their layers' paths.
+    met: Vec<(String, MethodSlot)>,
 }
 
 thread_local! {
@@ -58,11 +60,11 @@ impl Drop for Ending {
     }
 }
 
-fn start(methods: BTreeMap<String, Method>) -> Ending {
+fn start(change: Change) -> Ending {
     let walk = Walk {
         path: Vec::new(),
-        methods,
-        layers: Vec::new(),
+        change,
+        met: Vec::new(),
     };
     let previous = WALK.replace(Some(walk));
     assert!(previous.is_none(), "a plan walks one model at a time");
@@ -81,11 +83,21 @@ impl Walk {
     }
 }
 
+/// Copies of the slots with their layers' paths, in the order in which fields are declared.
+pub(super) fn slots<M: Module>(model: &M) -> Vec<(String, MethodSlot)> {
+    let _ending = start(Box::new(|_, _| ()));
+    model.visit(&mut PathVisitor::default());
+    walking(|walk| std::mem::take(&mut walk.met)).unwrap_or_default()
+}
+
 /// The layers with a slot, in the order in which fields are declared.
 pub(super) fn layers<M: Module>(model: &M) -> Vec<Layer> {
-    let _ending = start(BTreeMap::new());
-    model.visit(&mut PathVisitor::default());
-    walking(|walk| std::mem::take(&mut walk.layers)).unwrap_or_default()
+    let layer = |(path, slot): (String, MethodSlot)| Layer {
+        path,
+        shape: slot.layer(),
+        method: slot.method(),
+    };
+    slots(model).into_iter().map(layer).collect()
 }
 
 /// The paths of these layers.
@@ -93,15 +105,54 @@ pub(super) fn paths(layers: &[Layer]) -> Vec<String> {
     layers.iter().map(|layer| layer.path.clone()).collect()
 }
 
-/// Gives every slot the method of its path, or exact.
-pub(super) fn assign<M: Module>(model: M, methods: &BTreeMap<String, Method>) -> M {
-    let _ending = start(methods.clone());
+/// The path of a layer's weight.
+pub(super) fn weight_path(layer: &str) -> String {
+    match layer {
+        // the model itself is the layer
+        "" => "weight".to_string(),
+        layer => format!("{layer}.weight"),
+    }
+}
+
+/// The values of the weight of the layer at this path, in row-major order.
+pub(super) fn weights<M: Module>(model: &M, layer: &str) -> Vec<f64> {
+    let path = weight_path(layer);
+    let weight = parameters(model)
+        .into_iter()
+        .find(|parameter| parameter.path == path);
+    let mut reader = WeightReader {
+        id: weight.map(|parameter| parameter.id),
+        values: Vec::new(),
+    };
+    model.visit(&mut reader);
+    reader.values
+}
+
+struct WeightReader {
+    id: Option<ParamId>,
+    values: Vec<f64>,
+}
+
+impl ModuleVisitor for WeightReader {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if Some(param.id) == self.id {
+            self.values = param.val().into_data().iter::<f64>().collect();
+        }
+    }
+}
+
+/// Calls `change` with the path of every layer and its slot.
+pub(super) fn change<M: Module>(
+    model: M,
+    change: impl FnMut(&str, &mut MethodSlot) + 'static,
+) -> M {
+    let _ending = start(Box::new(change));
     model.map(&mut PathMapper)
 }
 
 /// The parameters with their paths.
 pub(super) fn parameters<M: Module>(model: &M) -> Vec<Parameter> {
-    let _ending = start(BTreeMap::new());
+    let _ending = start(Box::new(|_, _| ()));
     let mut visitor = PathVisitor::default();
     model.visit(&mut visitor);
     visitor.parameters
@@ -109,20 +160,14 @@ pub(super) fn parameters<M: Module>(model: &M) -> Vec<Parameter> {
 
 /// A slot is visited.
 pub(super) fn meet(slot: &MethodSlot) {
-    walking(|walk| {
-        walk.layers.push(Layer {
-            path: walk.layer_path(),
-            shape: slot.layer(),
-            method: slot.method(),
-        })
-    });
+    walking(|walk| walk.met.push((walk.layer_path(), slot.clone())));
 }
 
-/// A slot is mapped. Other mappers than a plan's pass it by.
+/// A slot is mapped. Other mappers than ours pass it by.
 pub(super) fn pass(slot: &mut MethodSlot) {
     walking(|walk| {
-        let method = walk.methods.get(&walk.layer_path()).copied();
-        slot.assign(method.unwrap_or_default());
+        let path = walk.layer_path();
+        (walk.change)(&path, slot);
     });
 }
 

@@ -1,0 +1,46 @@
+//! What every layer with a method does in its forward pass.
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Tensor};
+
+use crate::geometry::LayerGeometry;
+use crate::methods::Saved;
+use crate::ops::{FrugalOps, LayerStep};
+use crate::plan::MethodSlot;
+
+/// Keeps what the method keeps of the input if the weight is trained, and applies the layer.
+pub(super) fn forward<const D: usize, const W: usize>(
+    slot: &MethodSlot,
+    input: Tensor<D>,
+    weight: Tensor<W>,
+    bias: Option<Tensor<1>>,
+    geometry: LayerGeometry,
+) -> Tensor<D> {
+    let plain = || input.clone().without_autodiff().into_dispatch();
+    let saved = if weight.is_tracked() {
+        let values = || weight.to_data().iter::<f64>().collect();
+        slot.keep(plain(), &geometry, values)
+    } else {
+        Saved::Nothing
+    };
+    let step = LayerStep {
+        geometry,
+        method: slot.active(),
+    };
+    let output = <Dispatch as FrugalOps>::layer(
+        input.clone().into_dispatch(),
+        weight.into_dispatch(),
+        bias.map(Tensor::into_dispatch).into(),
+        saved,
+        step,
+    );
+    Tensor::from_dispatch(slot.observed(plain, output, geometry))
+}
+
+/// Burn's own layers compute in floats with quantized parameters; so do ours.
+pub(super) fn dequantized<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    match tensor.dtype() {
+        DType::QFloat(_) => tensor.dequantize(),
+        _ => tensor,
+    }
+}

@@ -1,0 +1,128 @@
+//! Looking at one layer of a model while a loss is run: its input and its output's gradient.
+
+use burn::backend::{Dispatch, DispatchTensor, TensorMetadata, ops::FloatTensorOps};
+use burn::module::Module;
+use burn::tensor::{Shape, Tensor};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::slot::{Observation, Observer};
+use super::walk;
+use crate::error::Error;
+use crate::geometry::LayerGeometry;
+use crate::methods::{Method, Running};
+
+/// One forward and backward pass of a layer, on plain tensors.
+pub(super) struct Pass {
+    pub input: DispatchTensor,
+    pub output_gradient: DispatchTensor,
+    pub geometry: LayerGeometry,
+}
+
+/// Runs `loss` on a copy of `model` in which everything is frozen and exact, and returns the passes
+/// of the layer at `path`, several if the model uses it more than once.
+///
+/// Frozen, the model draws no random numbers (dropout is off) and keeps its batch statistics. The
+/// graph starts at the layer's output: nothing before it is kept, and behind it only what the
+/// input's gradient needs.
+pub(super) fn passes<M: Module>(
+    model: &M,
+    path: &str,
+    loss: impl Fn(&M) -> Tensor<1>,
+) -> Result<Vec<Pass>, Error> {
+    let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+    let observer = Observer(Arc::new({
+        let seen = seen.clone();
+        move |observation| watch(observation, &seen)
+    }));
+    let observed = path.to_string();
+    let copy = walk::change(model.clone().freeze(), move |path, slot| {
+        slot.assign(Method::Exact);
+        slot.set_observer((path == observed).then(|| observer.clone()));
+    });
+    let gradients = loss(&copy).backward();
+    drop(copy);
+
+    let unused = || Error::Unused {
+        layer: path.to_string(),
+    };
+    let seen = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
+    if seen.is_empty() {
+        return Err(unused());
+    }
+    seen.into_iter()
+        .map(|seen| {
+            let gradient = seen.output.grad(&gradients).ok_or_else(unused)?;
+            let gradient = gradient.without_autodiff().into_dispatch();
+            Ok(Pass {
+                input: seen.input,
+                output_gradient: Dispatch::float_reshape(gradient, seen.shape),
+                geometry: seen.geometry,
+            })
+        })
+        .collect()
+}
+
+/// A forward pass whose gradient is still to come.
+struct Seen {
+    input: DispatchTensor,
+    /// All elements in one axis: a leaf of the graph.
+    output: Tensor<1>,
+    shape: Shape,
+    geometry: LayerGeometry,
+}
+
+/// Notes a forward pass and makes its output a leaf of the graph.
+fn watch(observation: Observation, seen: &Mutex<Vec<Seen>>) -> DispatchTensor {
+    let Observation {
+        input,
+        output,
+        geometry,
+    } = observation;
+    let shape = output.shape();
+    let flat = Dispatch::float_reshape(output, [shape.num_elements()].into());
+    let leaf = Tensor::<1>::from_dispatch(flat)
+        .autodiff()
+        .detach()
+        .require_grad();
+    let output = Dispatch::float_reshape(leaf.clone().into_dispatch(), shape.clone());
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.push(Seen {
+        input,
+        output: leaf,
+        shape,
+        geometry,
+    });
+    output
+}
+
+/// The exact gradient of the layer's weight over all its passes, in row-major order.
+pub(super) fn exact_weight_gradient(passes: &[Pass]) -> Vec<f64> {
+    let gradients = passes.iter().map(|pass| {
+        let mut running = Running::<Dispatch>::default();
+        let saved = Method::Exact.keep(pass.input.clone(), &pass.geometry, &mut running);
+        let upstream = pass.output_gradient.clone();
+        values(Method::Exact.weight_gradient(saved, upstream, &pass.geometry))
+    });
+    gradients.fold(Vec::new(), sum)
+}
+
+/// The sum of two lists, the first of which may be empty.
+pub(super) fn sum(mut sum: Vec<f64>, values: Vec<f64>) -> Vec<f64> {
+    if sum.is_empty() {
+        return values;
+    }
+    for (sum, value) in sum.iter_mut().zip(values) {
+        *sum += value;
+    }
+    sum
+}
+
+/// The values of a tensor in row-major order.
+pub(super) fn values(tensor: DispatchTensor) -> Vec<f64> {
+    let elements = tensor.shape().num_elements();
+    let flat = Dispatch::float_reshape(tensor, [elements].into());
+    Tensor::<1>::from_dispatch(flat)
+        .into_data()
+        .iter::<f64>()
+        .collect()
+}
