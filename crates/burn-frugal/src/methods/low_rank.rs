@@ -83,6 +83,16 @@ impl<B: FrugalOps> LowRank<B> {
         geometry: &LayerGeometry,
     ) -> FloatTensor<B> {
         let (core, factors) = self.into_parts();
+        let output_gradient = match geometry {
+            LayerGeometry::Conv2d(_) => output_gradient,
+            // it may have more axes than modes
+            LayerGeometry::Linear(linear) => {
+                let modes = linear
+                    .input
+                    .with(linear.input.len() - 1, linear.output_features);
+                B::float_reshape(output_gradient, modes.as_slice().to_vec().into())
+            }
+        };
         let route = Route::cheapest(geometry, sizes::<B>(&core));
         let factor = |mode: usize| {
             let factor: &Option<FloatTensor<B>> = &factors[mode];

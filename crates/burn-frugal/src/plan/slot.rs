@@ -20,8 +20,8 @@ pub struct MethodSlot {
     layer: LayerShape,
     method: Method,
     training: bool,
-    /// Changed by forward passes, which have the model by reference.
-    running: Mutex<Running<Dispatch>>,
+    /// Changed by forward passes, which have the model by reference. Boxed: a layer stays small.
+    running: Box<Mutex<Running<Dispatch>>>,
     observer: Option<Observer>,
 }
 
@@ -52,7 +52,7 @@ impl MethodSlot {
             layer,
             method: Method::Exact,
             training: true,
-            running: Mutex::default(),
+            running: Box::default(),
             observer: None,
         }
     }
@@ -99,11 +99,14 @@ impl MethodSlot {
         weight: impl FnOnce() -> Vec<f64>,
     ) -> Saved<Dispatch> {
         let method = self.active();
-        let mut running = self.running();
+        // not locked while kernels run: their threads may take up another pass of this layer
+        let mut running = self.running().clone();
         if let (Method::ChannelSparse(sparse), None) = (method, &running.channels) {
             running.channels = Some(sparse.largest(&self.layer, weight().into_iter()));
         }
-        method.keep(input, geometry, &mut running)
+        let saved = method.keep(input, geometry, &mut running);
+        *self.running() = running;
+        saved
     }
 
     /// Shows a forward pass to the observer, if there is one.
@@ -137,7 +140,7 @@ impl MethodSlot {
     pub(super) fn assign(&mut self, method: Method) {
         if method != self.method {
             self.method = method;
-            self.running = Mutex::default();
+            *self.running = Mutex::default();
         }
     }
 
@@ -180,7 +183,7 @@ impl Clone for MethodSlot {
             layer: self.layer,
             method: self.method,
             training: self.training,
-            running: Mutex::new(self.running().clone()),
+            running: Box::new(Mutex::new(self.running().clone())),
             observer: self.observer.clone(),
         }
     }

@@ -130,7 +130,7 @@ impl ModuleMapper for Restorer {
         param.map(|after| {
             let (shape, tracked) = (after.dims(), after.is_require_grad());
             let after = after.detach().reshape([-1]);
-            let restored = before.mask_where(trained, after).reshape(shape);
+            let restored = before.mask_where(trained, after).reshape(shape).detach();
             // a plain tensor cannot be asked
             if tracked {
                 restored.require_grad()
