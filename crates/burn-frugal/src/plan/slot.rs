@@ -17,11 +17,17 @@ use crate::methods::{FactorArray, LayerShape, Method, Running, Saved};
 /// clone has running values of its own from then on.
 #[derive(Debug)]
 pub struct MethodSlot {
+    training: bool,
+    /// Boxed: a layer stays about as small as Burn's.
+    inner: Box<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
     layer: LayerShape,
     method: Method,
-    training: bool,
-    /// Changed by forward passes, which have the model by reference. Boxed: a layer stays small.
-    running: Box<Mutex<Running<Dispatch>>>,
+    /// Changed by forward passes, which have the model by reference.
+    running: Mutex<Running<Dispatch>>,
     observer: Option<Observer>,
 }
 
@@ -49,22 +55,24 @@ impl MethodSlot {
     /// A slot with the exact method, for a layer of this shape.
     pub fn new(layer: LayerShape) -> Self {
         Self {
-            layer,
-            method: Method::Exact,
             training: true,
-            running: Box::default(),
-            observer: None,
+            inner: Box::new(Inner {
+                layer,
+                method: Method::Exact,
+                running: Mutex::default(),
+                observer: None,
+            }),
         }
     }
 
     /// The method that the layer trains with.
     pub fn method(&self) -> Method {
-        self.method
+        self.inner.method
     }
 
     /// The layer's shape.
     pub fn layer(&self) -> LayerShape {
-        self.layer
+        self.inner.layer
     }
 
     /// The input channels that a channel-sparse method trains now, ascending; `None` before a
@@ -84,7 +92,7 @@ impl MethodSlot {
     /// its input for example, are exact.
     pub(crate) fn active(&self) -> Method {
         if self.training {
-            self.method
+            self.inner.method
         } else {
             Method::Exact
         }
@@ -102,7 +110,7 @@ impl MethodSlot {
         // not locked while kernels run: their threads may take up another pass of this layer
         let mut running = self.running().clone();
         if let (Method::ChannelSparse(sparse), None) = (method, &running.channels) {
-            running.channels = Some(sparse.largest(&self.layer, weight().into_iter()));
+            running.channels = Some(sparse.largest(&self.inner.layer, weight().into_iter()));
         }
         let saved = method.keep(input, geometry, &mut running);
         *self.running() = running;
@@ -116,7 +124,7 @@ impl MethodSlot {
         output: DispatchTensor,
         geometry: LayerGeometry,
     ) -> DispatchTensor {
-        match &self.observer {
+        match &self.inner.observer {
             None => output,
             Some(Observer(observe)) => observe(Observation {
                 input: input(),
@@ -128,19 +136,21 @@ impl MethodSlot {
 
     /// Sets the method; `name` names the layer in the error.
     pub(crate) fn set(&mut self, name: &str, method: Method) -> Result<(), Error> {
-        method.check(&self.layer).map_err(|source| Error::Method {
-            layer: name.to_string(),
-            source,
-        })?;
+        method
+            .check(&self.inner.layer)
+            .map_err(|source| Error::Method {
+                layer: name.to_string(),
+                source,
+            })?;
         self.assign(method);
         Ok(())
     }
 
     /// Sets a method that was checked. Another method starts anew.
     pub(super) fn assign(&mut self, method: Method) {
-        if method != self.method {
-            self.method = method;
-            *self.running = Mutex::default();
+        if method != self.inner.method {
+            self.inner.method = method;
+            self.inner.running = Mutex::default();
         }
     }
 
@@ -153,12 +163,15 @@ impl MethodSlot {
     }
 
     pub(super) fn set_observer(&mut self, observer: Option<Observer>) {
-        self.observer = observer;
+        self.inner.observer = observer;
     }
 
     fn running(&self) -> MutexGuard<'_, Running<Dispatch>> {
         // whoever panicked in a forward pass left whole values behind
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn on_device(self, device: &Device) -> Self {
@@ -180,11 +193,13 @@ impl MethodSlot {
 impl Clone for MethodSlot {
     fn clone(&self) -> Self {
         Self {
-            layer: self.layer,
-            method: self.method,
             training: self.training,
-            running: Box::new(Mutex::new(self.running().clone())),
-            observer: self.observer.clone(),
+            inner: Box::new(Inner {
+                layer: self.inner.layer,
+                method: self.inner.method,
+                running: Mutex::new(self.running().clone()),
+                observer: self.inner.observer.clone(),
+            }),
         }
     }
 }
@@ -232,7 +247,7 @@ impl Module for MethodSlot {
 
 impl ModuleDisplayDefault for MethodSlot {
     fn content(&self, content: Content) -> Option<Content> {
-        content.add_formatted(&self.method).optional()
+        content.add_formatted(&self.inner.method).optional()
     }
 }
 
