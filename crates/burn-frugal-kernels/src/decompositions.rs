@@ -40,9 +40,10 @@ pub enum DecompositionError {
 /// diagonal of `R` not negative.
 ///
 /// `matrix` has shape `[rows, columns]`. The result is always finite and orthonormal: where the columns are linearly
-/// dependent up to the rounding of `f64`, arbitrary directions take the place of the missing ones, and a matrix with a
-/// value that is not finite gives the first columns of the identity. The decomposition is computed in `f64`, whatever
-/// the element.
+/// dependent up to the rounding of `f64`, pseudo-random directions, always the same, take the place of the missing ones,
+/// and in a matrix with a value that is not finite all are missing. They are not rows of the identity because a subspace
+/// iteration would never leave the places that are zero in all its data. The decomposition is computed in `f64`,
+/// whatever the element.
 ///
 /// # Panics
 ///
@@ -56,31 +57,11 @@ pub fn orthonormalize<T: Element>(rows: usize, columns: usize, matrix: &mut [T])
     if columns == 0 {
         return;
     }
-    if !matrix.iter().all(|value| value.is_finite()) {
-        for (row, values) in matrix.chunks_exact_mut(columns).enumerate() {
-            values.fill(T::ZERO);
-            if row < columns {
-                values[row] = T::ONE;
-            }
-        }
-        return;
-    }
-    // Q is that of the columns in any scale; in this one no square of theirs overflows or vanishes.
-    let mut largest = vec![0.0_f64; columns];
-    for row in matrix.chunks_exact(columns) {
-        for (largest, value) in largest.iter_mut().zip(row) {
-            *largest = largest.max(value.to_f64().abs());
-        }
-    }
-    let scaled = Mat::from_fn(rows, columns, |row, column| {
-        let value = matrix[row * columns + column].to_f64();
-        if value == 0.0 {
-            0.0
-        } else {
-            value / largest[column]
-        }
-    });
-    let basis = thin_q(scaled);
+    let basis = if matrix.iter().all(|value| value.is_finite()) {
+        completed_basis(scaled(rows, columns, matrix))
+    } else {
+        thin_q(Mat::from_fn(rows, columns, pseudo_random)).0
+    };
     for (row, values) in matrix.chunks_exact_mut(columns).enumerate() {
         for (column, value) in values.iter_mut().enumerate() {
             *value = T::from_f64(basis[(row, column)]);
@@ -88,12 +69,59 @@ pub fn orthonormalize<T: Element>(rows: usize, columns: usize, matrix: &mut [T])
     }
 }
 
-/// The first columns of the `Q` of a QR decomposition, with the diagonal of `R` not negative.
+/// The matrix with each column divided by its largest absolute value: `Q` is that of the columns in any scale, and in
+/// this one no square of theirs overflows or vanishes.
+fn scaled<T: Element>(rows: usize, columns: usize, matrix: &[T]) -> Mat<f64> {
+    let mut largest = vec![0.0_f64; columns];
+    for row in matrix.chunks_exact(columns) {
+        for (largest, value) in largest.iter_mut().zip(row) {
+            *largest = largest.max(value.to_f64().abs());
+        }
+    }
+    Mat::from_fn(rows, columns, |row, column| {
+        let value = matrix[row * columns + column].to_f64();
+        if value == 0.0 {
+            0.0
+        } else {
+            value / largest[column]
+        }
+    })
+}
+
+/// An orthonormal basis of the columns, completed by pseudo-random directions.
+fn completed_basis(matrix: Mat<f64>) -> Mat<f64> {
+    let (rows, columns) = (matrix.nrows(), matrix.ncols());
+    let (basis, rank) = thin_q(matrix);
+    if rank == columns {
+        return basis;
+    }
+    let completed = Mat::from_fn(rows, columns, |row, column| {
+        if column < rank {
+            basis[(row, column)]
+        } else {
+            pseudo_random(row, column)
+        }
+    });
+    thin_q(completed).0
+}
+
+/// A value in -1..1: SplitMix64 of the place.
+fn pseudo_random(row: usize, column: usize) -> f64 {
+    let mut state = (row as u64) << 32 | column as u64;
+    state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((state ^ (state >> 31)) >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+}
+
+/// The first columns of the `Q` of a QR decomposition, with the diagonal of `R` not negative, and the rank: that many of
+/// them span all columns of the matrix.
 ///
 /// `faer` treats a column as dependent on those before it if what is left of it is around `16 * rows` roundings of its
 /// length: harmless in `f64`, but in `f32` that is up to a thousandth, which drops directions that subspace iteration
 /// needs. Hence `f64`.
-fn thin_q(mut factors: Mat<f64>) -> Mat<f64> {
+fn thin_q(mut factors: Mat<f64>) -> (Mat<f64>, usize) {
+    let lengths: Vec<f64> = factors.col_iter().map(|column| column.norm_l2()).collect();
     let (rows, columns) = (factors.nrows(), factors.ncols());
     let block = recommended_block_size::<f64>(rows, columns);
     let mut coefficients = Mat::zeros(block, columns);
@@ -126,7 +154,14 @@ fn thin_q(mut factors: Mat<f64>) -> Mat<f64> {
             values.iter_mut().for_each(|value| *value = -*value);
         }
     }
-    basis
+    let negligible = 16.0 * rows as f64 * f64::EPSILON;
+    // `faer` leaves out a column that depends on others and goes on in the same row of `R`, so the rows that are not
+    // negligible come first.
+    let is_used = |&row: &usize| {
+        (row..columns).any(|column| factors[(row, column)].abs() > negligible * lengths[column])
+    };
+    let rank = (0..columns).take_while(is_used).count();
+    (basis, rank)
 }
 
 /// Eigenvalues, in descending order, and eigenvectors of a symmetric matrix.

@@ -173,6 +173,16 @@ impl PerMode {
         self.values.iter().product()
     }
 
+    /// The larger number of each mode.
+    ///
+    /// # Panics
+    /// When there are not as many modes.
+    pub(crate) fn max(self, other: Self) -> Self {
+        (0..self.count).fold(self, |larger, mode| {
+            larger.with(mode, self[mode].max(other[mode]))
+        })
+    }
+
     /// The same with the number of one mode replaced.
     pub(crate) fn with(mut self, mode: usize, value: usize) -> Self {
         assert!(mode < self.count, "mode {mode} of {self}");

@@ -1,4 +1,5 @@
 use burn_frugal::Error as PlanError;
+use burn_frugal::plan::ScheduleError;
 use burn_frugal_models::Error as ModelError;
 use std::io;
 use std::path::PathBuf;
@@ -40,6 +41,9 @@ pub enum Error {
     /// A plan or its file.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// A schedule of channels.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
     /// A file that cannot be written.
     #[error("{path}: {source}")]
     File {

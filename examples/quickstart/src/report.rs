@@ -72,10 +72,14 @@ pub fn picture(runs: &[(String, Run)], path: &Path) -> Result<(), Error> {
 }
 
 fn draw(runs: &[(String, Run)]) -> Result<String, Box<dyn std::error::Error>> {
-    const COLOURS: [RGBColor; 3] = [
-        RGBColor(0, 90, 160),
-        RGBColor(210, 90, 0),
-        RGBColor(0, 140, 80),
+    const COLOURS: [RGBColor; 7] = [
+        RGBColor(0, 0, 0),
+        RGBColor(0, 114, 178),
+        RGBColor(86, 180, 233),
+        RGBColor(0, 158, 115),
+        RGBColor(213, 94, 0),
+        RGBColor(230, 159, 0),
+        RGBColor(204, 121, 167),
     ];
     let steps = runs.iter().filter_map(|(_, run)| run.curve.last());
     let steps = steps.map(|&(step, _)| step).max().unwrap_or(0).max(1);

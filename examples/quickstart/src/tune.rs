@@ -5,10 +5,13 @@ use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::Device;
 use burn_frugal::memory::CountingAllocator;
+use burn_frugal::plan::{self, Schedule, TrainingState};
 use burn_frugal_models::{BottleneckNet, ImageSet, InputConfig};
 use indicatif::ProgressBar;
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::time::{Duration, Instant};
+
+use crate::error::Error;
 
 /// Images that are scored at once.
 const EVALUATION_BATCH: usize = 100;
@@ -44,7 +47,8 @@ pub struct Run {
     /// Steps taken and test accuracy then, from before the first step to after the last.
     pub curve: Vec<(usize, f64)>,
     /// Bytes that live from the end of a forward pass to the start of its backward pass, beyond
-    /// those before the forward pass: the median step.
+    /// those before the forward pass: the median step. With the factors that an activation shortcut
+    /// holds from step to step.
     pub kept_bytes: usize,
     /// The most bytes that live at any moment of a step, beyond those before it: the median step.
     pub peak_bytes: usize,
@@ -64,15 +68,17 @@ impl Run {
     }
 }
 
-/// Fine-tunes what is not frozen of `network`.
+/// Fine-tunes what is not frozen of `network`; a schedule chooses the channels of channel-sparse
+/// layers.
 pub fn fine_tune(
     mut network: BottleneckNet,
+    mut schedule: Option<Schedule>,
     data: &Data,
     recipe: &Recipe,
     device: &Device,
     allocator: &CountingAllocator,
     progress: &ProgressBar,
-) -> Run {
+) -> Result<Run, Error> {
     let mut optimizer = SgdConfig::new()
         .with_gradient_clipping(Some(GradientClippingConfig::Norm(2.0)))
         .init();
@@ -86,6 +92,10 @@ pub fn fine_tune(
     let (mut kept, mut peak, mut times) = (Vec::new(), Vec::new(), Vec::new());
     for step in 0..recipe.steps {
         let (images, classes) = data.train.batch(batches.next(), &data.input, device);
+        if let Some(schedule) = &mut schedule {
+            network = schedule.apply(network)?;
+            schedule.advance();
+        }
 
         let start = Instant::now();
         let before = allocator.live_bytes();
@@ -93,7 +103,7 @@ pub fn fine_tune(
         let value = loss.forward(network.forward(images), classes);
         kept.push(allocator.live_bytes().saturating_sub(before));
         let gradients = GradientsParams::from_grads(value.backward(), &network);
-        network = optimizer.step(recipe.rate(step), network, gradients);
+        network = plan::step(&mut optimizer, recipe.rate(step), network, gradients);
         peak.push(allocator.peak_bytes().saturating_sub(before));
         times.push(start.elapsed());
 
@@ -103,12 +113,12 @@ pub fn fine_tune(
             curve.push((done, accuracy(&network)));
         }
     }
-    Run {
+    Ok(Run {
         curve,
-        kept_bytes: median(kept),
+        kept_bytes: median(kept) + TrainingState::of(&network).factor_bytes(),
         peak_bytes: median(peak),
         step: median(times),
-    }
+    })
 }
 
 impl Recipe {

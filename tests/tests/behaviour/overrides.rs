@@ -1,7 +1,7 @@
 //! Guards each backend's overrides of `FrugalOps`: on random geometries, in both precisions, they
 //! compute what the portable bodies made of Burn's own operations compute. All values are small
-//! integers or quarters of them: no operation rounds, so the results are equal whatever the order of
-//! their sums.
+//! integers or quarters of them: no operation but the decomposition rounds, so the results are equal
+//! whatever the order of their sums.
 // Burn deprecates its ndarray backend; burn-frugal supports it until Burn drops it, so it is tested.
 #![cfg_attr(feature = "ndarray", allow(deprecated))]
 
@@ -44,6 +44,11 @@ where
             .expect("a tensor of this backend")
     }
 
+    /// A matrix of integers, with rows and columns swapped in memory.
+    fn matrix(&self, seed: u64, [rows, columns]: [usize; 2]) -> FloatTensor<B> {
+        self.primitive(self.integers(seed, [columns, rows]).swap_dims(0, 1))
+    }
+
     /// Integers, with rows and columns swapped in memory.
     fn strided(&self, seed: u64, [a, b, c, d]: [usize; 4]) -> FloatTensor<B> {
         let swapped = self.integers(seed, [a, b, d, c]);
@@ -57,6 +62,7 @@ where
 {
     match tensor.shape().num_dims() {
         1 => values(Tensor::<1>::from_primitive::<B>(tensor)),
+        2 => values(Tensor::<2>::from_primitive::<B>(tensor)),
         _ => values(Tensor::<4>::from_primitive::<B>(tensor)),
     }
 }
@@ -151,6 +157,152 @@ where
     Ok(())
 }
 
+/// Products along a mode of a tensor, with a factor of this rank.
+fn modes<B: FrugalOps>(
+    device: &Device,
+    shape: [usize; 4],
+    mode: usize,
+    rank: usize,
+) -> Result<(), TestCaseError>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    for dtype in DTYPES {
+        let backend = Witness::<B>::new(device, dtype);
+        let tensor = backend.strided(1, shape);
+        let factor = backend.matrix(2, [shape[mode], rank]);
+        let mut core_shape = shape;
+        core_shape[mode] = rank;
+        let core = backend.strided(3, core_shape);
+        same::<B>(
+            "mode project",
+            B::mode_project(tensor.clone(), factor.clone(), mode),
+            portable::mode_project::<B>(tensor.clone(), factor.clone(), mode),
+        )?;
+        same::<B>(
+            "mode expand",
+            B::mode_expand(core.clone(), factor.clone(), mode),
+            portable::mode_expand::<B>(core, factor.clone(), mode),
+        )?;
+        same::<B>(
+            "subspace product",
+            B::subspace_product(tensor.clone(), factor.clone(), mode),
+            portable::subspace_product::<B>(tensor.clone(), factor, mode),
+        )?;
+        // the override is in double precision whatever the tensor is
+        let gram = B::gram(tensor.clone(), mode);
+        let expected = portable::gram::<B>(tensor, mode);
+        prop_assert_eq!(gram.shape(), expected.shape(), "gram");
+        prop_assert_eq!(gram.dtype(), DType::F64, "gram");
+        prop_assert_eq!(numbers::<B>(gram), numbers::<B>(expected), "gram");
+    }
+    Ok(())
+}
+
+/// The Q of a matrix with at least as many rows as columns, some of them dependent or not finite.
+fn bases<B: FrugalOps>(
+    device: &Device,
+    [rows, columns]: [usize; 2],
+    flaw: Flaw,
+) -> Result<(), TestCaseError>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    for dtype in DTYPES {
+        let backend = Witness::<B>::new(device, dtype);
+        let matrix = backend.integers(1, [columns, rows]).swap_dims(0, 1);
+        let matrix = match flaw {
+            Flaw::None => matrix,
+            Flaw::Zero => matrix.zeros_like(),
+            Flaw::EqualColumns => matrix.narrow(1, 0, 1).repeat_dim(1, columns),
+            Flaw::NotANumber => matrix
+                .clone()
+                .mask_fill(matrix.lower_equal_elem(0), f32::NAN),
+        };
+        let matrix = backend.primitive(matrix);
+        same::<B>(
+            "orthonormalize",
+            B::orthonormalize(matrix.clone()),
+            portable::orthonormalize::<B>(matrix.clone()),
+        )?;
+        let basis = numbers::<B>(B::orthonormalize(matrix));
+        for left in 0..columns {
+            for right in 0..=left {
+                let products = basis.chunks(columns).map(|row| row[left] * row[right]);
+                let off = products.sum::<f64>() - f64::from(left == right);
+                prop_assert!(off.abs() < 1e-5, "{flaw:?}: {off:e}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Flaw {
+    None,
+    Zero,
+    EqualColumns,
+    NotANumber,
+}
+
+/// Half precision, where the backend has it: sums over a whole tensor are single precision.
+fn half_modes<B: FrugalOps>(
+    device: &Device,
+    shape: [usize; 4],
+    mode: usize,
+    rank: usize,
+) -> Result<(), TestCaseError>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let halves = [DType::F16, DType::BF16];
+    for dtype in halves
+        .into_iter()
+        .filter(|&dtype| device.supports_dtype(dtype))
+    {
+        let [half, single] = [dtype, DType::F32].map(|dtype| {
+            let backend = Witness::<B>::new(device, dtype);
+            // from -1 to 1: half precision holds every sum
+            let tensor = backend.integers(1, shape).sign();
+            let factor = backend.integers(2, [shape[mode], rank]).sign();
+            let [tensor, factor] = [backend.primitive(tensor), backend.primitive(factor)];
+            let projected = B::mode_project(tensor.clone(), factor.clone(), mode);
+            let expanded = B::mode_expand(projected.clone(), factor.clone(), mode);
+            let product = B::subspace_product(tensor.clone(), factor, mode);
+            let gram = B::gram(tensor, mode);
+            let dtypes = [projected.dtype(), expanded.dtype()];
+            let found = [projected, expanded, product, gram].map(numbers::<B>);
+            (dtypes, found)
+        });
+        prop_assert_eq!(half.0, [dtype; 2]);
+        prop_assert_eq!(half.1, single.1, "{:?}", dtype);
+        let backend = Witness::<B>::new(device, dtype);
+        let matrix = backend.integers(3, [shape[mode].max(rank), rank]);
+        let basis = B::orthonormalize(backend.primitive(matrix));
+        prop_assert_eq!(basis.dtype(), dtype);
+        prop_assert!(numbers::<B>(basis).iter().all(|value| value.abs() <= 1.01));
+    }
+    Ok(())
+}
+
+/// Sizes with ones among them, a mode and a rank.
+fn unfolded() -> impl Strategy<Value = ([usize; 4], usize, usize)> {
+    let size = || prop_oneof![1 => Just(1_usize), 3 => 1_usize..8];
+    ([size(), size(), size(), size()], 0_usize..4, 1_usize..9)
+}
+
+/// Rows, columns and what is wrong with a matrix.
+fn tall() -> impl Strategy<Value = ([usize; 2], Flaw)> {
+    let flaws = prop_oneof![
+        Just(Flaw::None),
+        Just(Flaw::Zero),
+        Just(Flaw::EqualColumns),
+        Just(Flaw::NotANumber),
+    ];
+    let sizes = (1_usize..9, 0_usize..9);
+    (sizes, flaws).prop_map(|((columns, more), flaw)| ([columns + more, columns], flaw))
+}
+
 /// Input size, kernel, stride, padding and dilation of one axis; the kernel fits.
 fn axis() -> impl Strategy<Value = (usize, usize, usize, (usize, usize), usize)> {
     let sizes = (
@@ -229,9 +381,31 @@ macro_rules! overrides_of {
                     let cut = Tiles { rows: vertical.1, columns: horizontal.1 };
                     tiles::<$backend>(&$device, [maps.0, maps.1], size, &cut)?;
                 }
+
+                #[test]
+                fn products_along_a_mode_are_the_portable_ones(
+                    (shape, mode, rank) in unfolded(),
+                ) {
+                    modes::<$backend>(&$device, shape, mode, rank)?;
+                    half_modes::<$backend>(&$device, shape, mode, rank)?;
+                }
+
+                #[test]
+                fn bases_are_the_portable_ones_and_orthonormal((sizes, flaw) in tall()) {
+                    bases::<$backend>(&$device, sizes, flaw)?;
+                }
             }
         }
     };
+}
+
+/// Half precision is not left out everywhere.
+#[cfg(feature = "flex")]
+#[test]
+fn flex_has_half_precision() {
+    for dtype in [DType::F16, DType::BF16] {
+        assert!(Device::flex().supports_dtype(dtype), "{dtype:?}");
+    }
 }
 
 #[cfg(feature = "flex")]

@@ -12,7 +12,7 @@ use burn::backend::{
 
 use crate::geometry::LayerGeometry;
 use crate::methods::Saved;
-use crate::ops::{self, FrugalOps, LayerStep, MaybeFloat};
+use crate::ops::{self, FrugalOps, LayerStep, MaybeFloat, linear};
 
 /// What waits for the backward pass. Nothing is kept for a parent that is not tracked.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ fn bias_gradient<B: FrugalOps>(
 ) -> FloatTensor<B> {
     match geometry {
         LayerGeometry::Conv2d(_) => B::channel_sums(output_gradient),
-        LayerGeometry::Linear(_) => B::linear_bias_backward(output_gradient),
+        LayerGeometry::Linear(_) => linear::bias_gradient::<B>(output_gradient),
     }
 }
 

@@ -11,13 +11,15 @@
 //! alone; a mode whose size changes starts anew without touching the others.
 
 use burn::backend::{TensorMetadata, tensor::FloatTensor};
-use burn::tensor::TensorData;
+use burn::tensor::{Slice, TensorData};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 use super::low_rank::{self, FactorArray, LowRank};
 use super::route::{Route, cheapest_order};
-use super::{Flops, LayerKind, LayerShape, Method, Saved, Unsuitable, exact, hosvd};
+use super::spectrum::Spectrum;
+use super::{Flops, LayerKind, LayerShape, Method, Saved, Unsuitable, exact};
 use crate::geometry::{LayerGeometry, PerMode};
 use crate::ops::FrugalOps;
 
@@ -143,11 +145,13 @@ impl ActivationShortcut {
             self.ranks,
             modes.len(),
         );
-        let ranks = match self.factors {
-            FactorUpdate::EveryStep => self.ranks,
-            FactorUpdate::Frozen => self.ranks.with(0, modes[0]),
-        };
-        low_rank::clipped(ranks, modes)
+        match self.factors {
+            FactorUpdate::EveryStep => low_rank::clipped(self.ranks, modes),
+            // a calibrated basis may have more columns than one batch could give
+            FactorUpdate::Frozen => (1..count).fold(modes, |ranks, mode| {
+                ranks.with(mode, self.ranks[mode].min(modes[mode]))
+            }),
+        }
     }
 
     pub(super) fn elements(&self, geometry: &LayerGeometry) -> usize {
@@ -203,48 +207,52 @@ impl ActivationShortcut {
         if modes.product() == 0 || ranks == modes {
             return exact::keep(input);
         }
-        match (self.factors, self.truncation) {
-            (FactorUpdate::Frozen, _) => {
-                for mode in (0..modes.len()).filter(|&mode| compressed(mode)) {
-                    if !fits::<B>(&running[mode], modes[mode], ranks[mode]) {
-                        running[mode] = hosvd::leading::<B>(&input, mode, ranks[mode]);
-                    }
+        let mut factors = FactorArray::<B>::default();
+        let mut left = input;
+        for mode in sequence(geometry).filter(|&mode| compressed(mode)) {
+            let before = running[mode]
+                .take()
+                .and_then(|factor| fitting::<B>(factor, &left, modes[mode], ranks[mode]));
+            let factor = match (self.factors, &before) {
+                (FactorUpdate::Frozen, Some(Before { leading, .. })) => Some(leading.clone()),
+                (FactorUpdate::Frozen, None) => Spectrum::of_mode::<B>(&left, mode)
+                    .map(|spectrum| spectrum.leading::<B>(ranks[mode], &left)),
+                (FactorUpdate::EveryStep, _) => {
+                    let start = before.as_ref().map(|before| before.leading.clone());
+                    Some(self.iterate::<B>(&left, mode, ranks[mode], start))
                 }
-                Saved::LowRank(LowRank::project(input, running.clone()))
+            };
+            let clipped = ranks[mode] < self.ranks[mode].min(modes[mode]);
+            running[mode] = match (before, factor.clone()) {
+                // few columns: what this step can find must not cost the rest of the last one's
+                (
+                    Some(Before {
+                        rest: Some(rest), ..
+                    }),
+                    Some(factor),
+                ) if clipped => Some(B::orthonormalize(B::float_cat(vec![factor, rest], 1))),
+                (_, factor) => factor,
+            };
+            if let (Truncation::Sequential, Some(factor)) = (self.truncation, &factor) {
+                left = B::mode_project(left, factor.clone(), mode);
             }
-            (FactorUpdate::EveryStep, Truncation::Independent) => {
-                for mode in (0..modes.len()).filter(|&mode| compressed(mode)) {
-                    running[mode] = Some(self.iterate::<B>(&input, mode, ranks[mode], running));
-                }
-                Saved::LowRank(LowRank::project(input, running.clone()))
-            }
-            (FactorUpdate::EveryStep, Truncation::Sequential) => {
-                let mut left = input;
-                for mode in sequence(geometry) {
-                    if compressed(mode) {
-                        let factor = self.iterate::<B>(&left, mode, ranks[mode], running);
-                        left = B::mode_project(left, factor.clone(), mode);
-                        running[mode] = Some(factor);
-                    }
-                }
-                Saved::LowRank(LowRank::new(left, running.clone()))
-            }
+            factors[mode] = factor;
         }
+        Saved::LowRank(match self.truncation {
+            Truncation::Independent => LowRank::project(left, factors),
+            Truncation::Sequential => LowRank::new(left, factors),
+        })
     }
 
-    /// One subspace iteration along a mode, from the last step's factor if it has the right shape.
+    /// One subspace iteration along a mode.
     fn iterate<B: FrugalOps>(
         &self,
         input: &FloatTensor<B>,
         mode: usize,
         rank: usize,
-        running: &FactorArray<B>,
+        start: Option<FloatTensor<B>>,
     ) -> FloatTensor<B> {
-        let size = input.shape()[mode];
-        let start = match &running[mode] {
-            Some(factor) if fits::<B>(&running[mode], size, rank) => factor.clone(),
-            _ => self.start::<B>(input, mode, rank),
-        };
+        let start = start.unwrap_or_else(|| self.start::<B>(input, mode, rank));
         let product = B::subspace_product(input.clone(), start, mode);
         // half precision is iterated in single
         B::float_cast(B::orthonormalize(product), input.dtype().into())
@@ -273,17 +281,47 @@ impl From<ActivationShortcut> for Method {
     }
 }
 
-fn fits<B: FrugalOps>(factor: &Option<FloatTensor<B>>, size: usize, rank: usize) -> bool {
-    factor
-        .as_ref()
-        .is_some_and(|factor| factor.shape().as_slice() == [size, rank])
-}
-
 /// Channels, then the other modes in their order.
 fn sequence(geometry: &LayerGeometry) -> impl Iterator<Item = usize> {
     let channels = geometry.channel_mode();
     let others = (0..geometry.modes().len()).filter(move |&mode| mode != channels);
     std::iter::once(channels).chain(others)
+}
+
+/// A factor of the last step that this one can start from.
+struct Before<B: FrugalOps> {
+    /// As many columns as this step uses.
+    leading: FloatTensor<B>,
+    /// Those that it does not use.
+    rest: Option<FloatTensor<B>>,
+}
+
+/// `None` if the mode's size or its rank was another one.
+fn fitting<B: FrugalOps>(
+    factor: FloatTensor<B>,
+    input: &FloatTensor<B>,
+    size: usize,
+    rank: usize,
+) -> Option<Before<B>> {
+    let [rows, columns] = factor.shape().dims();
+    if rows != size || columns < rank {
+        return None;
+    }
+    // one from elsewhere may have another precision
+    let factor = B::float_cast(factor, input.dtype().into());
+    if columns == rank {
+        return Some(Before {
+            leading: factor,
+            rest: None,
+        });
+    }
+    let part = |columns: Range<usize>| {
+        B::float_slice(factor.clone(), &[Slice::full(), Slice::from(columns)])
+    };
+    Some(Before {
+        leading: part(0..rank),
+        rest: Some(part(rank..columns)),
+    })
 }
 
 /// `X (X^T U)` by the cheaper of two ways, and a Householder QR with its thin Q.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Flops, LayerShape, Saved, Unsuitable, exact};
 use crate::geometry::{LayerGeometry, LinearGeometry};
-use crate::ops::FrugalOps;
+use crate::ops::{FrugalOps, linear};
 
 /// A weight update on a share of the input channels.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -194,14 +194,14 @@ fn linear_gradient<B: FrugalOps>(
     input: FloatTensor<B>,
     channels: &[usize],
     output_gradient: FloatTensor<B>,
-    linear: &LinearGeometry,
+    geometry: &LinearGeometry,
 ) -> FloatTensor<B> {
-    let shape = [linear.input_features(), linear.output_features];
+    let shape = [geometry.input_features(), geometry.output_features];
     let zeros = zeros::<B>(&output_gradient, &shape);
     if channels.is_empty() {
         return zeros;
     }
-    let gradient = B::linear_weight_backward(input, output_gradient);
+    let gradient = linear::weight_gradient::<B>(input, output_gradient);
     assign::<B>(zeros, 0, channels, gradient)
 }
 

@@ -4,7 +4,7 @@ use burn::backend::tensor::FloatTensor;
 
 use super::{Flops, Saved};
 use crate::geometry::LayerGeometry;
-use crate::ops::FrugalOps;
+use crate::ops::{FrugalOps, linear};
 
 /// Keeps the whole input.
 pub(super) fn keep<B: FrugalOps>(input: FloatTensor<B>) -> Saved<B> {
@@ -36,7 +36,7 @@ pub(super) fn weight_gradient<B: FrugalOps>(
         LayerGeometry::Conv2d(conv) => {
             B::convolution_weight_gradient(input, output_gradient, *conv)
         }
-        LayerGeometry::Linear(_) => B::linear_weight_backward(input, output_gradient),
+        LayerGeometry::Linear(_) => linear::weight_gradient::<B>(input, output_gradient),
     }
 }
 
@@ -50,6 +50,6 @@ pub(super) fn input_gradient<B: FrugalOps>(
         LayerGeometry::Conv2d(conv) => {
             B::convolution_input_gradient(weight, output_gradient, *conv)
         }
-        LayerGeometry::Linear(_) => B::linear_x_backward(weight, output_gradient),
+        LayerGeometry::Linear(_) => linear::input_gradient::<B>(weight, output_gradient),
     }
 }

@@ -6,13 +6,12 @@
 //! a decomposition of the whole unfolding. The ranks depend on the values, so they are read back to
 //! the host. A baseline: the activation shortcut comes close for a fraction of the work.
 
-use burn::backend::{TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{TensorData, try_read_sync};
-use burn_frugal_kernels::symmetric_eigen;
+use burn::backend::tensor::FloatTensor;
 use serde::{Deserialize, Serialize};
 
 use super::low_rank::{self, FactorArray, LowRank};
 use super::route::{Route, cheapest_order};
+use super::spectrum::Spectrum;
 use super::{Flops, Saved, Unsuitable, exact};
 use crate::geometry::{LayerGeometry, PerMode};
 use crate::ops::FrugalOps;
@@ -59,13 +58,13 @@ impl Hosvd {
         }
         let mut factors: FactorArray<B> = Default::default();
         for (mode, factor) in factors.iter_mut().enumerate().take(modes.len()) {
-            let Some((values, vectors)) = spectrum::<B>(&input, mode) else {
+            let Some(spectrum) = Spectrum::of_mode::<B>(&input, mode) else {
                 return exact::keep(input);
             };
             let most = modes[mode].min(low_rank::columns(modes, mode));
-            let rank = self.rank(&values).min(most);
+            let rank = self.rank(spectrum.energies()).min(most);
             if rank < modes[mode] {
-                *factor = Some(columns::<B>(&input, modes[mode], rank, &vectors));
+                *factor = Some(spectrum.leading::<B>(rank, &input));
             }
         }
         if factors.iter().all(Option::is_none) {
@@ -75,17 +74,14 @@ impl Hosvd {
     }
 
     /// The smallest rank that reaches the energy, at least 1.
-    fn rank(&self, values: &[f64]) -> usize {
-        if self.energy >= 1.0 {
-            return values.len();
-        }
-        let total: f64 = values.iter().map(|value| value.max(0.0)).sum();
+    fn rank(&self, energies: &[f64]) -> usize {
+        let total: f64 = energies.iter().sum();
         let mut kept = 0.0;
-        let short = values.iter().take_while(|value| {
-            kept += value.max(0.0);
+        let short = energies.iter().take_while(|&energy| {
+            kept += energy;
             kept < self.energy * total
         });
-        (short.count() + 1).min(values.len())
+        (short.count() + 1).min(energies.len())
     }
 
     /// What a Tucker decomposition by Gram matrices costs, then the gradient, at given ranks.
@@ -103,44 +99,4 @@ impl Hosvd {
             ..exact::flops(geometry)
         }
     }
-}
-
-/// The `rank` leading left singular vectors of the unfolding, `[size, rank]`; `None` if a value is
-/// not finite.
-pub(super) fn leading<B: FrugalOps>(
-    input: &FloatTensor<B>,
-    mode: usize,
-    rank: usize,
-) -> Option<FloatTensor<B>> {
-    let (_, vectors) = spectrum::<B>(input, mode)?;
-    Some(columns::<B>(input, input.shape()[mode], rank, &vectors))
-}
-
-/// Squared singular values, descending, and left singular vectors of the unfolding.
-fn spectrum<B: FrugalOps>(input: &FloatTensor<B>, mode: usize) -> Option<(Vec<f64>, Vec<f64>)> {
-    symmetric_eigen(input.shape()[mode], &gram::<B>(input, mode)).ok()
-}
-
-/// The Gram matrix of the unfolding, read to the host.
-pub(crate) fn gram<B: FrugalOps>(input: &FloatTensor<B>, mode: usize) -> Vec<f64> {
-    let data = try_read_sync(B::float_into_data(B::gram(input.clone(), mode)));
-    let data = data.expect("this platform reads tensors synchronously");
-    let data = data.unwrap_or_else(|error| panic!("reading a Gram matrix: {error}"));
-    data.iter::<f64>().collect()
-}
-
-/// The first `rank` columns of a row-major `[size, size]` matrix as a tensor like `like`.
-pub(crate) fn columns<B: FrugalOps>(
-    like: &FloatTensor<B>,
-    size: usize,
-    rank: usize,
-    matrix: &[f64],
-) -> FloatTensor<B> {
-    let values: Vec<f64> = matrix
-        .chunks_exact(size)
-        .flat_map(|row| &row[..rank])
-        .copied()
-        .collect();
-    let data = TensorData::new(values, [size, rank]).convert_dtype(like.dtype());
-    B::float_from_data(data, &like.device())
 }

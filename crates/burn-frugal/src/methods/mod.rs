@@ -13,6 +13,7 @@ mod low_rank;
 mod route;
 mod saved;
 mod shape;
+mod spectrum;
 
 use burn::backend::tensor::FloatTensor;
 use serde::{Deserialize, Serialize};
@@ -27,8 +28,8 @@ pub use low_rank::{Factors, LowRank};
 pub use saved::Saved;
 pub use shape::{LayerKind, LayerShape, Unsuitable};
 
-pub(crate) use hosvd::{columns, gram};
 pub(crate) use low_rank::FactorArray;
+pub(crate) use spectrum::{Spectrum, gram};
 
 use crate::geometry::{LayerGeometry, PerMode};
 use crate::ops::FrugalOps;

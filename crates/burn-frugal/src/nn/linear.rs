@@ -181,8 +181,16 @@ impl Linear {
 
 impl From<burn::nn::Linear> for Linear {
     fn from(linear: burn::nn::Linear) -> Self {
-        // the shape alone: a parameter that is initialised lazily stays so
-        let [d_input, d_output] = linear.weight.lazy_shape().dims();
+        // the shape alone: a parameter that is initialised lazily stays so; with `LinearLayout::Col`
+        // that is the shape before it is transposed, so without a bias it has to be made
+        let [d_input, d_output] = match &linear.bias {
+            Some(bias) => {
+                let [first, second] = linear.weight.lazy_shape().dims();
+                let [d_output] = bias.lazy_shape().dims();
+                [if d_output == first { second } else { first }, d_output]
+            }
+            None => linear.weight.shape().dims(),
+        };
         Self {
             weight: linear.weight,
             bias: linear.bias,

@@ -1,5 +1,6 @@
 //! The small vocabulary that methods are written in, as one Burn backend extension.
 
+pub(crate) mod linear;
 pub mod portable;
 
 use burn::backend::{Backend, ExtensionType, backend_extension, tensor::FloatTensor};
@@ -175,6 +176,6 @@ pub(crate) fn forward<B: FrugalOps>(
 ) -> FloatTensor<B> {
     match geometry {
         LayerGeometry::Conv2d(conv) => B::convolution(input, weight, bias, *conv),
-        LayerGeometry::Linear(_) => B::linear(input, weight, bias.into_option()),
+        LayerGeometry::Linear(_) => linear::forward::<B>(input, weight, bias.into_option()),
     }
 }

@@ -9,7 +9,7 @@ use super::slot::{Observation, Observer};
 use super::{measure, walk};
 use crate::error::Error;
 use crate::geometry::PerMode;
-use crate::methods::{self, FactorArray, FactorUpdate, Method};
+use crate::methods::{FactorArray, FactorUpdate, Method, Spectrum, gram};
 
 /// Calibrates the layers whose activation shortcut has
 /// [frozen factors](crate::methods::FactorUpdate::Frozen): `run` sends some batches through the
@@ -121,14 +121,11 @@ impl Moments {
         let shape = modes.as_slice().to_vec().into();
         let input = Dispatch::float_reshape(observation.input.clone(), shape);
         for mode in 1..modes.len() {
-            let gram = methods::gram::<Dispatch>(&input, mode);
+            let gram = gram::<Dispatch>(&input, mode);
             let sum = &mut self.grams[mode];
             *sum = measure::sum(std::mem::take(sum), gram);
         }
-        // the largest batch allows the largest ranks
-        if self.modes.is_none_or(|before| before[0] < modes[0]) {
-            self.modes = Some(modes);
-        }
+        self.modes = Some(modes);
         if self.like.is_none() {
             let dtype = input.dtype().into();
             self.like = Some(Dispatch::float_zeros([1].into(), &input.device(), dtype));
@@ -143,12 +140,9 @@ impl Moments {
         let mut factors = FactorArray::<Dispatch>::default();
         for mode in 1..modes.len() {
             if ranks[mode] < modes[mode] {
-                let (_, vectors) =
-                    burn_frugal_kernels::symmetric_eigen(modes[mode], &self.grams[mode])
-                        .map_err(|error| format!("calibrating mode {mode}: {error}"))?;
-                let factor =
-                    methods::columns::<Dispatch>(&like, modes[mode], ranks[mode], &vectors);
-                factors[mode] = Some(factor);
+                let spectrum = Spectrum::of_gram(modes[mode], &self.grams[mode])
+                    .map_err(|error| format!("calibrating mode {mode}: {error}"))?;
+                factors[mode] = Some(spectrum.leading::<Dispatch>(ranks[mode], &like));
             }
         }
         Ok(factors)

@@ -1,7 +1,7 @@
 //! Looking at one layer of a model while a loss is run: its input and its output's gradient.
 
 use burn::backend::{Dispatch, DispatchTensor, TensorMetadata, ops::FloatTensorOps};
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Shape, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +16,13 @@ pub(super) struct Pass {
     pub input: DispatchTensor,
     pub output_gradient: DispatchTensor,
     pub geometry: LayerGeometry,
+}
+
+impl Pass {
+    /// Bytes of one element of the input.
+    pub fn element_size(&self) -> usize {
+        self.input.dtype().size()
+    }
 }
 
 /// Runs `loss` on a copy of `model` in which everything is frozen and exact, and returns the passes
@@ -34,32 +41,47 @@ pub(super) fn passes<M: Module>(
         let seen = seen.clone();
         move |observation| watch(observation, &seen)
     }));
+    model.visit(&mut Initialize);
     let observed = path.to_string();
     let copy = walk::change(model.clone().freeze(), move |path, slot| {
         slot.assign(Method::Exact);
         slot.set_observer((path == observed).then(|| observer.clone()));
     });
-    let gradients = loss(&copy).backward();
+    let loss = loss(&copy);
     drop(copy);
 
     let unused = || Error::Unused {
         layer: path.to_string(),
     };
     let seen = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
-    if seen.is_empty() {
+    if seen.is_empty() || !loss.is_tracked() {
         return Err(unused());
     }
-    seen.into_iter()
-        .map(|seen| {
-            let gradient = seen.output.grad(&gradients).ok_or_else(unused)?;
-            let gradient = gradient.without_autodiff().into_dispatch();
-            Ok(Pass {
-                input: seen.input,
-                output_gradient: Dispatch::float_reshape(gradient, seen.shape),
-                geometry: seen.geometry,
-            })
+    let gradients = loss.backward();
+    let passes = seen.into_iter().filter_map(|seen| {
+        // none: the model does something with this output that is not part of the loss
+        let gradient = seen.output.grad(&gradients)?;
+        let gradient = gradient.without_autodiff().into_dispatch();
+        Some(Pass {
+            input: seen.input,
+            output_gradient: Dispatch::float_reshape(gradient, seen.shape),
+            geometry: seen.geometry,
         })
-        .collect()
+    });
+    let passes: Vec<Pass> = passes.collect();
+    if passes.is_empty() {
+        return Err(unused());
+    }
+    Ok(passes)
+}
+
+/// Initialises parameters that are still to be: a copy shares them, and would freeze the model's.
+struct Initialize;
+
+impl ModuleVisitor for Initialize {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        param.val();
+    }
 }
 
 /// A forward pass whose gradient is still to come.
@@ -71,7 +93,7 @@ struct Seen {
     geometry: LayerGeometry,
 }
 
-/// Notes a forward pass and makes its output a leaf of the graph.
+/// Notes a forward pass and puts a leaf of the graph where its output is.
 fn watch(observation: Observation, seen: &Mutex<Vec<Seen>>) -> DispatchTensor {
     let Observation {
         input,
@@ -80,11 +102,16 @@ fn watch(observation: Observation, seen: &Mutex<Vec<Seen>>) -> DispatchTensor {
     } = observation;
     let shape = output.shape();
     let flat = Dispatch::float_reshape(output, [shape.num_elements()].into());
-    let leaf = Tensor::<1>::from_dispatch(flat)
-        .autodiff()
-        .detach()
-        .require_grad();
-    let output = Dispatch::float_reshape(leaf.clone().into_dispatch(), shape.clone());
+    let flat = Tensor::<1>::from_dispatch(flat).autodiff();
+    let (leaf, output) = if flat.is_tracked() {
+        // a use further on: the graph of the uses before it has to stay whole
+        let leaf = flat.zeros_like().detach().require_grad();
+        (leaf.clone(), flat + leaf)
+    } else {
+        let leaf = flat.detach().require_grad();
+        (leaf.clone(), leaf)
+    };
+    let output = Dispatch::float_reshape(output.into_dispatch(), shape.clone());
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     seen.push(Seen {
         input,

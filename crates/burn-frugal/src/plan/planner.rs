@@ -99,7 +99,13 @@ impl<'a> Planner<'a> {
     /// [`Error::ErrorBound`] with the smallest bound that would do; otherwise as
     /// [`least_error`](Self::least_error).
     pub fn fewest_bytes(&self, bound: f64) -> Result<Solution, Error> {
-        let choice = choice::least_cost(&self.alternatives()?, bound);
+        // nothing is at most NaN
+        let limit = if bound.is_nan() {
+            f64::NEG_INFINITY
+        } else {
+            bound
+        };
+        let choice = choice::least_cost(&self.alternatives()?, limit);
         let choice = choice.map_err(|infeasible| Error::ErrorBound {
             bound,
             smallest: infeasible.smallest,

@@ -4,7 +4,7 @@ use burn::backend::Dispatch;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -13,7 +13,8 @@ use super::measure::{self, Pass, passes};
 use super::selection::Selection;
 use super::{Layer, document, walk};
 use crate::error::Error;
-use crate::methods::{ActivationShortcut, Flops, Hosvd, Method, Running, Saved};
+use crate::geometry::PerMode;
+use crate::methods::{Flops, Hosvd, Method, Running, Saved};
 
 /// Steps on the measured batch before an activation shortcut is measured: its factors are then
 /// those of a running training, not of its random start.
@@ -102,17 +103,19 @@ impl Candidates {
         let mut by_path = BTreeMap::new();
         for (selection, candidates) in &self.rules {
             for layer in selection.select(layers)? {
-                for candidate in candidates {
-                    candidate.check(layer)?;
-                }
                 by_path.insert(&layer.path, candidates);
             }
         }
-        let resolved = layers.iter().filter_map(|layer| {
-            let candidates = by_path.get(&layer.path)?;
-            Some((layer.clone(), candidates.to_vec()))
-        });
-        Ok(resolved.collect())
+        let mut resolved = Vec::new();
+        for layer in layers {
+            if let Some(candidates) = by_path.get(&layer.path) {
+                for candidate in *candidates {
+                    candidate.check(layer)?;
+                }
+                resolved.push((layer.clone(), candidates.to_vec()));
+            }
+        }
+        Ok(resolved)
     }
 }
 
@@ -168,8 +171,15 @@ pub struct Measured {
     pub flops: Flops,
     /// The Frobenius norm of the gradient's error.
     pub error: f64,
-    /// `error` relative to the exact gradient's norm; 0 if both are 0.
+    /// `error` relative to the exact gradient's norm; 0 if both are 0, infinite if only the norm is.
+    #[serde(deserialize_with = "number_or_infinity")]
     pub relative_error: f64,
+}
+
+/// JSON has no infinity; `null` is written for it.
+fn number_or_infinity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let number: Option<f64> = Option::deserialize(deserializer)?;
+    Ok(number.unwrap_or(f64::INFINITY))
 }
 
 impl Profile {
@@ -182,8 +192,8 @@ impl Profile {
     /// numbers stay as they are. A bar on standard error shows the progress if that is a terminal.
     ///
     /// # Errors
-    /// When a rule of `candidates` names no layer, a candidate does not suit its layer, or the loss
-    /// does not depend on a layer.
+    /// When a rule of `candidates` names no layer, a candidate does not suit its layer, the loss does
+    /// not depend on a layer, or a gradient is not finite.
     ///
     /// # Example
     /// ```
@@ -221,10 +231,17 @@ impl Profile {
             let measured = candidates.iter().map(|candidate| {
                 let measured = measurement.of(candidate);
                 progress.inc(1);
-                measured
+                match measured.error.is_finite() {
+                    true => Ok(measured),
+                    false => Err(Error::NotFinite {
+                        layer: layer.path.clone(),
+                        method: measured.method.to_string(),
+                        found: measured.error,
+                    }),
+                }
             });
             profile.layers.push(LayerProfile {
-                candidates: measured.collect(),
+                candidates: measured.collect::<Result<_, _>>()?,
                 gradient_norm: measurement.gradient_norm,
                 path: layer.path.clone(),
             });
@@ -307,13 +324,18 @@ impl<'a> Measurement<'a> {
                 }
             }
         }
-        let (found, saved) = gradient(measured, self.passes, &mut running);
-        let method = match *candidate {
-            Candidate::Method(method) => method,
-            Candidate::ShortcutAtEnergy(_) => saved.shortcut,
+        let (found, kept) = gradient(measured, self.passes, &mut running);
+        let (method, bytes) = match *candidate {
+            Candidate::Method(method) => (method, kept.bytes),
+            Candidate::ShortcutAtEnergy(_) => {
+                let method = kept.shortcut();
+                let passes = self.passes.iter();
+                let bytes = passes.map(|pass| method.bytes(pass.geometry, pass.element_size()));
+                (method, bytes.sum())
+            }
         };
         let flops = match measured {
-            Method::Hosvd(_) if method == measured => saved.hosvd_flops,
+            Method::Hosvd(_) if method == measured => kept.hosvd_flops,
             _ => {
                 let passes = self.passes.iter().map(|pass| method.flops(pass.geometry));
                 passes.fold(Flops::default(), |sum, flops| sum + flops)
@@ -326,7 +348,7 @@ impl<'a> Measurement<'a> {
         };
         Measured {
             method,
-            bytes: saved.bytes,
+            bytes,
             flops,
             error,
             relative_error,
@@ -337,10 +359,18 @@ impl<'a> Measurement<'a> {
 /// What the passes of a layer kept.
 struct Kept {
     bytes: usize,
-    /// The activation shortcut with the ranks that were kept; exact if nothing was compressed.
-    shortcut: Method,
+    /// The largest rank of each mode of a low-rank form; `None` if nothing was compressed.
+    ranks: Option<PerMode>,
     /// For HOSVD: its operations at the ranks that were kept.
     hosvd_flops: Flops,
+}
+
+impl Kept {
+    /// The activation shortcut with these ranks.
+    fn shortcut(&self) -> Method {
+        self.ranks
+            .map_or(Method::Exact, Method::activation_shortcut)
+    }
 }
 
 /// The weight gradient by a method, and what was kept for it.
@@ -348,7 +378,7 @@ fn gradient(method: Method, passes: &[Pass], running: &mut Running<Dispatch>) ->
     let mut sum: Vec<f64> = Vec::new();
     let mut kept = Kept {
         bytes: 0,
-        shortcut: Method::Exact,
+        ranks: None,
         hosvd_flops: Flops::default(),
     };
     for pass in passes {
@@ -356,7 +386,7 @@ fn gradient(method: Method, passes: &[Pass], running: &mut Running<Dispatch>) ->
         kept.bytes += saved.bytes();
         let ranks = saved.ranks().unwrap_or(pass.geometry.modes());
         if ranks != pass.geometry.modes() {
-            kept.shortcut = ActivationShortcut::new(ranks).into();
+            kept.ranks = Some(kept.ranks.map_or(ranks, |before| before.max(ranks)));
         }
         kept.hosvd_flops += Hosvd::flops_at(&pass.geometry, ranks);
         let upstream = pass.output_gradient.clone();

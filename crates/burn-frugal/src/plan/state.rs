@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::schedule::Schedule;
-use super::walk;
+use super::{Layer, walk};
 use crate::error::Error;
 use crate::files;
 use crate::geometry::PerMode;
-use crate::methods::{FactorArray, LayerShape};
+use crate::methods::{ActivationShortcut, FactorArray, LayerKind, Method};
 
 /// Version of the file's form; a change that an older reader would misread increments it.
 const VERSION: u64 = 1;
@@ -114,6 +114,15 @@ impl TrainingState {
         self.schedule.as_ref()
     }
 
+    /// Bytes of all factors: what activation shortcuts hold between steps.
+    pub fn factor_bytes(&self) -> usize {
+        let factors = self
+            .layers
+            .values()
+            .flat_map(|layer| layer.factors.values());
+        factors.map(|factor| factor.as_bytes().len()).sum()
+    }
+
     /// Gives the layers of `model` their running values back, those that have none in this state
     /// lose theirs. Apply the plan first: a layer that changes its method starts anew.
     ///
@@ -128,12 +137,10 @@ impl TrainingState {
                 path: path.clone(),
                 layers: walk::paths(&layers),
             })?;
-            state
-                .check(&layer.shape)
-                .map_err(|problem| Error::LayerState {
-                    layer: path.clone(),
-                    problem,
-                })?;
+            state.check(layer).map_err(|problem| Error::LayerState {
+                layer: path.clone(),
+                problem,
+            })?;
         }
         let device = model.devices().first().cloned().unwrap_or_default();
         let device = device.without_autodiff();
@@ -238,10 +245,13 @@ impl TrainingState {
 }
 
 impl LayerState {
-    /// What a layer of this shape cannot have.
-    fn check(&self, layer: &LayerShape) -> Result<(), String> {
-        let [channels, _] = layer.channels;
+    /// What this layer cannot have.
+    fn check(&self, layer: &Layer) -> Result<(), String> {
+        let [channels, _] = layer.shape.channels;
         if let Some(chosen) = &self.channels {
+            if !matches!(layer.method, Method::ChannelSparse(_)) {
+                return Err(format!("its method ({}) chooses no channels", layer.method));
+            }
             let ascending = chosen.is_sorted_by(|a, b| a < b);
             if !ascending || chosen.last().is_some_and(|&last| last >= channels) {
                 return Err(format!(
@@ -249,12 +259,23 @@ impl LayerState {
                 ));
             }
         }
-        for (mode, factor) in &self.factors {
+        for (&mode, factor) in &self.factors {
+            let Method::ActivationShortcut(ActivationShortcut { ranks, .. }) = layer.method else {
+                return Err(format!("its method ({}) has no factors", layer.method));
+            };
+            let channel_mode = match layer.shape.kind {
+                LayerKind::Conv2d => 1,
+                LayerKind::Linear => ranks.len() - 1,
+            };
             let shape = factor.shape().as_slice();
-            if shape.len() != 2 || shape[1] > shape[0] || *mode >= PerMode::MOST {
+            let &[size, rank] = shape else {
+                return Err(format!("expected a factor [size, rank], found {shape:?}"));
+            };
+            if mode >= ranks.len() || rank > size || mode == channel_mode && size != channels {
                 return Err(format!(
-                    "expected a factor [size, rank] with rank at most size, found {shape:?} for \
-                     mode {mode}"
+                    "expected factors [size, rank] of {} modes, with rank at most size and size \
+                     {channels} in mode {channel_mode}, found {shape:?} in mode {mode}",
+                    ranks.len()
                 ));
             }
         }

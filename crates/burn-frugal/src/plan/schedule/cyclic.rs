@@ -68,6 +68,10 @@ impl CyclicSchedule {
         self.steps = self.steps.saturating_add(1);
     }
 
+    pub(super) fn budget(&self) -> &Budget {
+        self.scored.budget()
+    }
+
     pub(super) fn steps(&self) -> u64 {
         self.steps
     }

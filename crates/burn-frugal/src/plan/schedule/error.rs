@@ -84,14 +84,14 @@ pub enum ScheduleError {
         /// Its method.
         found: String,
     },
-    /// A channel that the layer does not have.
-    #[error("layer `{path}`: the schedule trains channel {channel} of {channels}")]
-    Channel {
+    /// A layer with another number of channels.
+    #[error("layer `{path}`: {expected} input channels, but the schedule's has {found}")]
+    LayerChannels {
         /// The layer's path.
         path: String,
-        /// The channel.
-        channel: usize,
         /// Input channels of the layer.
-        channels: usize,
+        expected: usize,
+        /// Input channels in the schedule.
+        found: usize,
     },
 }

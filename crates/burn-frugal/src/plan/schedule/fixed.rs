@@ -1,6 +1,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use super::budget::Budget;
 use super::scored::Scored;
 
 /// The most important channels, at every step.
@@ -28,6 +29,10 @@ impl FixedSchedule {
 
     pub(super) fn advance(&mut self) {
         self.steps = self.steps.saturating_add(1);
+    }
+
+    pub(super) fn budget(&self) -> &Budget {
+        self.scored.budget()
     }
 
     pub(super) fn steps(&self) -> u64 {

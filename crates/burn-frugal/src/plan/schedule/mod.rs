@@ -174,6 +174,15 @@ impl Schedule {
         }
     }
 
+    fn layers(&self) -> &[SparseLayer] {
+        match self {
+            Self::Fixed(schedule) => schedule.budget().layers(),
+            Self::Cyclic(schedule) => schedule.budget().layers(),
+            Self::Resampled(schedule) => schedule.budget().layers(),
+            Self::Weighted(schedule) => schedule.budget().layers(),
+        }
+    }
+
     /// Goes on to the next optimizer step.
     pub fn advance(&mut self) {
         match self {

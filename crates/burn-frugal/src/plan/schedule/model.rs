@@ -99,8 +99,8 @@ impl Schedule {
     /// channel-sparse, or has another number of channels for it.
     pub fn apply<M: Module>(&self, model: M) -> Result<M, Error> {
         let layers = walk::layers(&model);
-        let mut selection = self.selection();
-        for (path, channels) in &selection {
+        for scheduled in self.layers() {
+            let path = &scheduled.path;
             let layer = layers.iter().find(|layer| layer.path == *path);
             let layer = layer.ok_or_else(|| Error::UnknownLayer {
                 path: path.clone(),
@@ -114,17 +114,16 @@ impl Schedule {
                 .into());
             }
             let [expected, _] = layer.shape.channels;
-            if let Some(&channel) = channels.last()
-                && channel >= expected
-            {
-                return Err(ScheduleError::Channel {
+            if scheduled.channels != expected {
+                return Err(ScheduleError::LayerChannels {
                     path: path.clone(),
-                    channel,
-                    channels: expected,
+                    expected,
+                    found: scheduled.channels,
                 }
                 .into());
             }
         }
+        let mut selection = self.selection();
         Ok(walk::change(model, move |path, slot| {
             if let Some(channels) = selection.remove(path) {
                 slot.set_channels(Some(channels));

@@ -45,6 +45,10 @@ impl ResampledSchedule {
         self.draws.advance();
     }
 
+    pub(super) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     pub(super) fn steps(&self) -> u64 {
         self.draws.steps()
     }

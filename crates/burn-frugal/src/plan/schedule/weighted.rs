@@ -3,7 +3,7 @@ use rand::distr::Open01;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use super::budget::Channel;
+use super::budget::{Budget, Channel};
 use super::draws::Draws;
 use super::scored::Scored;
 
@@ -60,6 +60,10 @@ impl WeightedSchedule {
 
     pub(super) fn advance(&mut self) {
         self.draws.advance();
+    }
+
+    pub(super) fn budget(&self) -> &Budget {
+        self.scored.budget()
     }
 
     pub(super) fn steps(&self) -> u64 {
