@@ -34,21 +34,13 @@ fn kept_bytes<L: Clone, const D: usize>(layer: &L, forward: impl Fn(&L) -> Tenso
         let output = forward(&layer);
         let kept = ALLOCATOR.live_bytes().saturating_sub(before);
         let kept = kept.saturating_sub(output.shape().num_elements() * size_of::<f32>());
-        free_graphs(output);
+        if output.is_tracked() {
+            // otherwise the graph of this run would live until some later backward pass
+            output.sum().backward();
+        }
         kept
     };
-    (0..2).map(|_| measure()).min().expect("some runs")
-}
-
-/// Burn frees the graph of an output that is dropped at the next backward pass anywhere, so here is
-/// a short one.
-fn free_graphs<const D: usize>(output: Tensor<D>) {
-    let device = output.device();
-    drop(output);
-    if device.is_autodiff() {
-        let leaf = Tensor::<1>::ones([1], &device).require_grad();
-        (leaf * 2.0).sum().backward();
-    }
+    (0..3).map(|_| measure()).min().expect("some runs")
 }
 
 /// A layer and the shape of one input image.
@@ -126,15 +118,11 @@ const MEASURABLE_BYTES: usize = 60 * GRAPH_BYTES;
 /// One method of each kind; the ranks suit every input with as many axes.
 fn kinds<const D: usize>() -> Vec<Method> {
     let shortcut = Method::activation_shortcut(PerMode::new(&[1; D]).expect("2 to 4 axes"));
-    let mut kinds = vec![
-        Method::Exact,
-        Method::channel_sparse(0.5),
-        shortcut,
-        Method::hosvd(0.7),
-    ];
+    let mut kinds = vec![Method::Exact];
     if D == 4 {
         kinds.push(Method::gradient_filter(2));
     }
+    kinds.extend([Method::channel_sparse(0.5), shortcut, Method::hosvd(0.7)]);
     kinds
 }
 
@@ -158,11 +146,20 @@ fn shortcuts(ranks: PerMode) -> [Method; 3] {
     ]
 }
 
+/// Checkpointing treats the step of every method alike, so the first two stand for all there.
+fn fewer_with_checkpointing<'a>(device_name: &str, methods: &'a [Method]) -> &'a [Method] {
+    if device_name.contains("checkpointing") {
+        &methods[..2]
+    } else {
+        methods
+    }
+}
+
 /// Calls `check` with every layer, device and one of the methods, and the shape of the input.
 fn for_each_layer(methods: &[Method], check: impl Fn(&str, &Device, Conv2d, [usize; 4])) {
     for (device_name, device) in autodiff_devices() {
         for layer in layers() {
-            for &method in methods {
+            for &method in fewer_with_checkpointing(&device_name, methods) {
                 let (conv, input) = layer.measurable(method, &device);
                 let name = format!("{}, {method} ({device_name})", layer.name);
                 check(&name, &device, conv, input);
@@ -196,8 +193,9 @@ fn assert_promise(what: &str, kept: usize, promised: usize) {
 }
 
 fn assert_conv_promise(what: &str, device: &Device, conv: &Conv2d, input: [usize; 4]) {
-    let leaf = leaf(input, device);
-    let kept = kept_bytes(conv, |conv| conv.forward(leaf.clone() * 2.0));
+    // not tracked: its gradient would take most of the time
+    let x = random(1, input, device);
+    let kept = kept_bytes(conv, |conv| conv.forward(x.clone() * 2.0));
     let method = conv.method.method();
     let promised = method.bytes(conv.geometry(input), size_of::<f32>());
     assert_promise(what, kept, promised);
@@ -239,10 +237,10 @@ fn hosvd_keeps_what_its_profile_measured() {
         for layer in layers() {
             let (exact, input) = layer.measurable(Method::Exact, &device);
             let conv = exact.with_method(method).expect("suitable");
-            let leaf = leaf(input, &device);
-            let kept = kept_bytes(&conv, |conv| conv.forward(leaf.clone() * 2.0));
+            let x = random(1, input, &device);
+            let kept = kept_bytes(&conv, |conv| conv.forward(x.clone() * 2.0));
             let candidates = Candidates::new().layer("", [method]);
-            let loss = |conv: &Conv2d| conv.forward(leaf.clone() * 2.0).sum();
+            let loss = |conv: &Conv2d| conv.forward(x.clone() * 2.0).sum();
             let profile = Profile::measure(&conv, &candidates, loss).expect("it is used");
             let measured = profile.layers()[0].candidates[0].bytes;
             let name = format!("{} ({device_name})", layer.name);
@@ -283,14 +281,13 @@ fn a_linear_layer_keeps_what_its_method_promises() {
     let _alone = alone();
     let sparse = [0.1, 0.5, 1.0].map(Method::channel_sparse);
     let exact_and_sparse = [&[Method::Exact], sparse.as_slice()].concat();
-    assert_linear_promises([2400, 240], &exact_and_sparse);
-    assert_linear_promises([12, 200, 240], &exact_and_sparse);
-    assert_linear_promises([3, 4, 200, 240], &exact_and_sparse);
-    assert_linear_promises([3, 2, 2, 200, 240], &exact_and_sparse);
+    // beside the graph there are lists of channels, 8 bytes each
+    assert_linear_promises([3600, 240], &exact_and_sparse);
+    assert_linear_promises([18, 200, 240], &exact_and_sparse);
+    assert_linear_promises([3, 2, 3, 200, 240], &exact_and_sparse);
 
     assert_linear_promises([1200, 80], &shortcuts([600, 40].into()));
     assert_linear_promises([64, 72, 80], &shortcuts([32, 36, 40].into()));
-    assert_linear_promises([20, 32, 32, 36], &shortcuts([10, 16, 16, 18].into()));
     assert_linear_promises([4, 5, 32, 32, 36], &shortcuts([10, 16, 16, 18].into()));
 }
 
@@ -468,6 +465,80 @@ fn a_profile_does_not_need_more_memory_for_more_layers() {
     }
 }
 
+/// The promises are only worth something if they are far below the input.
+#[test]
+fn a_filter_promises_a_fraction_of_the_input() {
+    for layer in layers() {
+        let (conv, input) = layer.measurable(Method::Exact, &Device::default());
+        let bytes = |method: Method| method.bytes(conv.geometry(input), size_of::<f32>());
+        let exact = bytes(Method::Exact);
+        let whole = input.iter().product::<usize>() * size_of::<f32>();
+        assert_eq!(exact, whole, "{}", layer.name);
+        for (patch, fraction) in [(2, 3), (4, 11), (7, 30)] {
+            let filter = bytes(Method::gradient_filter(patch));
+            let name = format!("{}, patch {patch}", layer.name);
+            assert!(
+                filter * fraction < exact,
+                "{name}: {filter} of {exact} bytes"
+            );
+        }
+    }
+}
+
+/// pytorch 133566: with a frozen weight nobody needs the input, whether or not the bias is trained.
+#[test]
+fn pytorch_133566_a_frozen_weight_keeps_nothing_of_the_input() {
+    let _alone = alone();
+    for_each_kind(|name, device, conv, input| {
+        let leaf = leaf(input, device);
+        let mut frozen = conv.no_grad();
+        for bias_trained in [false, true] {
+            frozen.bias = frozen.bias.map(|bias| bias.set_require_grad(bias_trained));
+            let kept = kept_bytes(&frozen, |frozen| frozen.forward(leaf.clone() * 2.0));
+            assert!(
+                kept <= GRAPH_BYTES,
+                "{name}, bias trained: {bias_trained}: {kept} bytes"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_valid_model_keeps_nothing() {
+    let _alone = alone();
+    for_each_kind(|name, device, conv, input| {
+        let x = random(1, input, &device.clone().without_autodiff());
+        let conv = conv.valid();
+        let kept = kept_bytes(&conv, |conv| conv.forward(x.clone() * 2.0));
+        assert!(kept <= GRAPH_BYTES, "{name}: {kept} bytes");
+    });
+}
+
+/// A view shares the buffer of the map it is cut from; kept as it is, it would keep all of it.
+#[test]
+fn a_view_keeps_its_own_pixels_only() {
+    let _alone = alone();
+    for (device_name, device) in autodiff_devices() {
+        let conv = Conv2dConfig::new([8, 8], [3, 3]).init(&device);
+        let leaf = leaf([4, 32, 64, 64], &device);
+        type View = fn(Tensor<4>) -> Tensor<4>;
+        let views: [(&str, View); 3] = [
+            ("channels", |map| map.narrow(1, 4, 8)),
+            ("images", |map| map.reshape([16, 8, 64, 64]).narrow(0, 1, 3)),
+            ("a window", |map| map.narrow(1, 0, 8).narrow(3, 5, 32)),
+        ];
+        for (name, view) in views {
+            let shape = view(leaf.clone()).dims();
+            let promised = Method::Exact.bytes(conv.geometry(shape), size_of::<f32>());
+            let kept = kept_bytes(&conv, |conv| conv.forward(view(leaf.clone() * 2.0)));
+            assert!(
+                kept.abs_diff(promised) <= promised / 50,
+                "{name} ({device_name}): keeps {kept} bytes, the view has {promised}",
+            );
+        }
+    }
+}
+
 const STEPS: usize = 2_000;
 const WARM_UP: usize = 100;
 /// Far below one step's 8 bytes x 2,000, far above an allocator's or a hash table's slack.
@@ -485,15 +556,6 @@ fn assert_flat(what: &str, mut step: impl FnMut(usize)) {
     );
 }
 
-/// Checkpointing treats every method's step alike, so two of them stand for all there.
-fn flat_kinds(device_name: &str) -> Vec<Method> {
-    if device_name.contains("checkpointing") {
-        vec![Method::Exact, Method::gradient_filter(2)]
-    } else {
-        kinds::<4>()
-    }
-}
-
 /// 8x8 pixels: small enough for thousands of steps, large enough for one leaked map a step
 /// (512 bytes) to be seen.
 fn tiny(device: &Device, method: Method) -> (Conv2d, Tensor<4>) {
@@ -506,7 +568,7 @@ fn tiny(device: &Device, method: Method) -> (Conv2d, Tensor<4>) {
 fn evaluation_leaves_nothing_behind() {
     let _alone = alone();
     for (device_name, device) in autodiff_devices() {
-        for method in flat_kinds(&device_name) {
+        for &method in fewer_with_checkpointing(&device_name, &kinds::<4>()) {
             let (conv, x) = tiny(&device, method);
             let (conv, x) = (conv.valid(), x.without_autodiff());
             assert_flat(&format!("{method} ({device_name})"), |_| {
@@ -524,7 +586,7 @@ fn abandoned_forward_passes_go_with_the_next_backward_pass() {
     const ABANDONED: usize = 19;
     let _alone = alone();
     for (device_name, device) in autodiff_devices() {
-        for method in flat_kinds(&device_name) {
+        for &method in fewer_with_checkpointing(&device_name, &kinds::<4>()) {
             let (conv, x) = tiny(&device, method);
             assert_flat(&format!("{method} ({device_name})"), |step| {
                 let output = conv.forward(x.clone() * 2.0);
@@ -540,7 +602,7 @@ fn abandoned_forward_passes_go_with_the_next_backward_pass() {
 fn training_leaves_nothing_behind() {
     let _alone = alone();
     for (device_name, device) in autodiff_devices() {
-        for method in flat_kinds(&device_name) {
+        for &method in fewer_with_checkpointing(&device_name, &kinds::<4>()) {
             let (conv, x) = tiny(&device, method);
             let mut conv = Some(conv);
             let mut optimizer = SgdConfig::new().init();

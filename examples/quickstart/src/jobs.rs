@@ -28,7 +28,8 @@ pub struct Job {
     pub schedule: Option<Schedule>,
 }
 
-/// One job for each method, and one whose methods a planner chooses, layer by layer.
+/// The frozen network with a new head to compare with, one job for each method, and one whose methods
+/// a planner chooses, layer by layer.
 pub fn jobs(
     start: &BottleneckNet,
     data: &Data,
@@ -50,6 +51,11 @@ pub fn jobs(
     let profile = profile(start, data, recipe, device)?;
     let planned = Planner::new(&profile).least_error(BUDGET)?;
     Ok(vec![
+        Job {
+            name: "head only".to_string(),
+            plan: Plan::default(),
+            schedule: None,
+        },
         same(Method::Exact)?,
         same(Method::gradient_filter(2))?,
         same(Method::gradient_filter(4))?,

@@ -72,7 +72,8 @@ pub fn picture(runs: &[(String, Run)], path: &Path) -> Result<(), Error> {
 }
 
 fn draw(runs: &[(String, Run)]) -> Result<String, Box<dyn std::error::Error>> {
-    const COLOURS: [RGBColor; 7] = [
+    const COLOURS: [RGBColor; 8] = [
+        RGBColor(150, 150, 150),
         RGBColor(0, 0, 0),
         RGBColor(0, 114, 178),
         RGBColor(86, 180, 233),

@@ -1,5 +1,9 @@
 //! Guards the predictions of `Method::bytes` and `Method::flops`: by hand where sizes are small, and
 //! by what has to hold for all sizes.
+#![allow(
+    clippy::identity_op,
+    reason = "sizes of 1 are part of the arithmetic that a reader checks"
+)]
 
 use burn_frugal::kernels::ConvGeometry;
 use burn_frugal::methods::{ActivationShortcut, ChannelSparse, Flops};
@@ -528,7 +532,7 @@ fn fewest_products(from: &[usize], to: &[usize]) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20000))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
     fn a_shortcut_keeps_its_core_and_the_factors_of_compressed_modes(
@@ -604,7 +608,7 @@ proptest! {
             .filter(|&mode| mode != channels)
             .map(|mode| halved[mode])
             .sum();
-        if others < 2 {
+        if others < 2 || modes[channels] < 2 {
             return Ok(());
         }
         halved[channels] = halved[channels].min(others / 2);

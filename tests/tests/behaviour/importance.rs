@@ -353,7 +353,6 @@ fn the_model_stays_as_it_was() {
     }
 }
 
-// BUG: freezing the measured copy freezes the parameters that it shares with the model.
 /// Burn initialises parameters when they are first used, and their clones share that.
 #[test]
 fn a_model_that_was_never_used_is_measured_and_stays_trainable() {
@@ -402,7 +401,6 @@ fn pair(device: &Device) -> Pair {
 /// A loss of a [`Pair`], by what it does.
 type Loss = fn(&Pair, Tensor<4>) -> Tensor<1>;
 
-// BUG: panics in Burn's `backward` where nothing of the loss is tracked, which is always so.
 #[test]
 fn a_loss_that_does_not_depend_on_a_layer_is_an_error_that_names_it() {
     let losses: [(&str, Loss); 3] = [
@@ -475,8 +473,6 @@ fn a_layer_that_is_used_on_two_inputs_counts_both() {
     });
 }
 
-// BUG: `Error::Unused`, though the loss depends on every use: the second use's output is detached
-// from the first's.
 #[test]
 fn a_layer_that_is_used_on_its_own_output_counts_both() {
     assert_uses_add_up(|pair, x| {

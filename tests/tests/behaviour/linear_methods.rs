@@ -539,7 +539,6 @@ fn surplus_axes_at_the_front_merge() {
     }
 }
 
-// BUG: a vector panics in the backend's `linear`
 #[test]
 fn a_vector_is_one_row() {
     check_shortcut([6], &[1, 6], [1, 2], false);

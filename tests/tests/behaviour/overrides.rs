@@ -261,10 +261,10 @@ where
         .filter(|&dtype| device.supports_dtype(dtype))
     {
         let [half, single] = [dtype, DType::F32].map(|dtype| {
-            let backend = Witness::<B>::new(device, dtype);
+            let backend = Witness::<B>::new(device, DType::F32);
             // from -1 to 1: half precision holds every sum
-            let tensor = backend.integers(1, shape).sign();
-            let factor = backend.integers(2, [shape[mode], rank]).sign();
+            let tensor = backend.integers(1, shape).sign().cast(dtype);
+            let factor = backend.integers(2, [shape[mode], rank]).sign().cast(dtype);
             let [tensor, factor] = [backend.primitive(tensor), backend.primitive(factor)];
             let projected = B::mode_project(tensor.clone(), factor.clone(), mode);
             let expanded = B::mode_expand(projected.clone(), factor.clone(), mode);

@@ -1201,3 +1201,13 @@ fn a_measured_table_names_every_layer_and_method_in_columns() {
     }
     assert_eq!(lines.next(), None);
 }
+
+/// A plan would have one method for the two.
+#[test]
+fn a_profile_with_a_layer_twice_is_refused() {
+    let layer = serde_json::json!({ "path": "first", "gradient_norm": 1.0, "candidates": [] });
+    let json = serde_json::json!({ "version": 1, "layers": [layer, layer] });
+    let error = Profile::from_json(&json.to_string()).expect_err("twice");
+    assert!(matches!(error, Error::NotADocument { .. }), "{error}");
+    assert_contains(&error.to_string(), &["`first`", "twice"]);
+}

@@ -24,7 +24,7 @@ struct Change {
 fn changes() -> Vec<Change> {
     let conv = |name, other| Change {
         name,
-        config: Config::Conv(same([4, 6], 3)),
+        config: Config::Conv(same([4, 6], 1)),
         ranks: &[2, 2, 3, 4],
         shapes: [&[5, 4, 7, 9], other],
     };
@@ -78,7 +78,7 @@ fn for_each_change(check: impl Fn(&str, &Change, f64, Layer)) {
             let layer = Layer::new(&change.config, &setting);
             for form in forms(change.ranks) {
                 let layer = layer.with(form);
-                for step in 0..3 {
+                for step in 0..2 {
                     layer.step(&Plain::random(step, change.shapes[0]));
                 }
                 let name = format!("{}, {:?} ({})", change.name, form.truncation, setting.name);
@@ -154,21 +154,19 @@ fn coming_back_to_the_first_size_works() {
             let input = Plain::random(step, first);
             let found = layer.step(&input);
             assert_eq!(found, expected.step(&input), "{name}, step {step}");
-            let reconstructed = layer.exact(&layer.reconstruction(&input));
-            assert_close(name, &found, &reconstructed, tolerance);
+            if step == 4 {
+                let reconstructed = layer.exact(&layer.reconstruction(&input));
+                assert_close(name, &found, &reconstructed, tolerance);
+            }
         }
         assert_eq!(layer.factors(), expected.factors(), "{name}");
     });
 }
 
-/// Steps without elements between others.
-fn check_without_elements(is_linear: bool) {
+#[test]
+fn inputs_without_elements_in_between_do_no_harm() {
     for_each_change(|name, change, tolerance, layer| {
         let [shape, _] = change.shapes;
-        if matches!(change.config, Config::Linear(_)) != is_linear {
-            return;
-        }
-        let before = layer.factors();
         let without = |mode: usize| {
             let mut empty = shape.to_vec();
             empty[mode] = 0;
@@ -177,6 +175,7 @@ fn check_without_elements(is_linear: bool) {
         // no images or sentences; no tokens
         let empty = if shape.len() == 3 { 0..2 } else { 0..1 };
         for empty in empty.map(without) {
+            let before = layer.factors();
             let gradient = layer.step(&Plain::filled(&empty, 0.0));
             assert!(gradient.iter().all(|&value| value == 0.0), "{name}");
             let after = layer.factors();
@@ -189,19 +188,6 @@ fn check_without_elements(is_linear: bool) {
         let reconstructed = layer.exact(&layer.reconstruction(&input));
         assert_close(name, &found, &reconstructed, tolerance);
     });
-}
-
-#[test]
-fn no_images_in_between_do_no_harm() {
-    check_without_elements(false);
-}
-
-// BUG: on burn-flex the matrix product in Burn's `linear` reads out of bounds for `[0, 7, 6]` (the
-// process ends), on burn-ndarray it divides by zero for `[0, 6]` and `[4, 0, 6]`.
-#[test]
-#[ignore = "ends the process: Burn's linear has no empty inputs"]
-fn no_rows_in_between_do_no_harm() {
-    check_without_elements(true);
 }
 
 /// A first step without images leaves a layer as it was.
@@ -220,7 +206,6 @@ fn a_first_input_without_elements_does_no_harm() {
 
 /// A last batch with fewer rows than the rank of another mode: that mode's size has not changed, so
 /// its factor is still there when whole batches come again.
-// BUG: the clipped rank makes the mode start anew, twice.
 #[test]
 fn a_batch_with_few_rows_costs_no_other_mode_its_factor() {
     for setting in settings() {
@@ -322,22 +307,32 @@ fn a_plan_starts_anew_only_the_layers_it_changes() {
     assert!(changed.array[0].method.factor(1).is_some());
 }
 
-/// Restoring a state is what continues a layer; the ranks of the state's factors have to be those of
-/// the method, or the mode starts anew.
+/// A state from a method with other ranks: of more columns the first ones are used, with fewer the
+/// mode starts anew.
 #[test]
-fn a_factor_of_another_rank_is_not_used() {
+fn a_factor_of_another_rank_is_cut_or_not_used() {
     for setting in settings() {
         let layer = Layer::new(&Config::Conv(same([4, 6], 3)), &setting);
         let wide = layer.with(Method::activation_shortcut([2, 3, 3, 4]));
         let narrow = layer.with(ActivationShortcut::new(per_mode(&RANKS)));
         let input = Plain::random(1, &[5, 4, 7, 9]);
-        wide.step(&input);
-        let restored = narrow.clone().restored(&state_of(&wide, |mode| mode == 1));
-        assert_eq!(
-            restored.step(&input),
-            narrow.step(&input),
-            "{}",
-            setting.name
-        );
+        for layer in [&wide, &narrow] {
+            layer.step(&input);
+        }
+        let [wide_state, narrow_state] =
+            [&wide, &narrow].map(|layer| state_of(layer, |mode| mode == 1));
+        let fresh = |layer: &Layer| layer.with(Method::Exact).with(layer.slot().method());
+        let name = &setting.name;
+
+        let next = Plain::random(2, &[5, 4, 7, 9]);
+        let found = fresh(&wide).restored(&narrow_state).step(&next);
+        assert_eq!(found, fresh(&wide).step(&next), "{name}: too few columns");
+
+        let cut = wide.slot().factor(1).expect("compressed").narrow(1, 0, 2);
+        let cut = TrainingState::default().with_factor("", 1, cut.into_data());
+        let found = fresh(&narrow).restored(&wide_state).step(&next);
+        let expected = fresh(&narrow).restored(&cut).step(&next);
+        assert_eq!(found, expected, "{name}: too many columns");
+        assert_ne!(found, fresh(&narrow).step(&next), "{name}: it was used");
     }
 }

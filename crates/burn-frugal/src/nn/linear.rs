@@ -62,7 +62,7 @@ impl LinearConfig {
             });
         }
         let burn = burn::nn::LinearConfig::from(self.clone());
-        Ok(burn.init(device).into())
+        Ok(Linear::new(burn.init(device), channels))
     }
 }
 
@@ -109,6 +109,14 @@ pub struct Linear {
 }
 
 impl Linear {
+    fn new(linear: burn::nn::Linear, [d_input, d_output]: [usize; 2]) -> Self {
+        Self {
+            weight: linear.weight,
+            bias: linear.bias,
+            method: MethodSlot::new(LayerShape::linear(d_input, d_output)),
+        }
+    }
+
     /// Sets the method of this layer. A [`Plan`](crate::plan::Plan) does it for a whole model.
     ///
     /// # Errors
@@ -191,11 +199,7 @@ impl From<burn::nn::Linear> for Linear {
             }
             None => linear.weight.shape().dims(),
         };
-        Self {
-            weight: linear.weight,
-            bias: linear.bias,
-            method: MethodSlot::new(LayerShape::linear(d_input, d_output)),
-        }
+        Self::new(linear, [d_input, d_output])
     }
 }
 

@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Deserializer, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
@@ -141,7 +141,8 @@ impl Candidate {
 /// What every candidate of every layer keeps, costs and gets wrong, measured on one batch.
 ///
 /// The gradient error is the *perplexity* of arXiv 2505.05086: the Frobenius norm of the difference
-/// between a method's weight gradient and the exact one.
+/// between a method's weight gradient and the exact one. What a gradient filter does to the input
+/// gradient, and so to the layers before it, is not part of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
     layers: Vec<LayerProfile>,
@@ -188,8 +189,8 @@ impl Profile {
     ///
     /// One forward and backward pass a layer, in which only that layer's input is kept: memory is
     /// that of the largest layer, not of all of them. The passes run on a copy of the model in which
-    /// everything is frozen and exact; the model, its running values and the framework's random
-    /// numbers stay as they are. A bar on standard error shows the progress if that is a terminal.
+    /// everything is frozen (dropout is off, BatchNorm uses its running statistics) and exact; the
+    /// model, its running values and the framework's random numbers stay as they are. A bar on standard error shows the progress if that is a terminal.
     ///
     /// # Errors
     /// When a rule of `candidates` names no layer, a candidate does not suit its layer, the loss does
@@ -265,8 +266,8 @@ impl Profile {
     /// # Errors
     /// When the text is not a profile, or is one of a later version.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        let layers = document::parse(text, "a profile", "the text")?;
-        Ok(Self { layers })
+        let layers: Layers = document::parse(text, "a profile", "the text")?;
+        Ok(Self { layers: layers.0 })
     }
 
     /// Writes the profile to a file, which is replaced only once the new one is complete.
@@ -282,8 +283,25 @@ impl Profile {
     /// # Errors
     /// When the file cannot be read, is not a profile, or is one of a later version.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let layers = document::load(path.as_ref(), "a profile")?;
-        Ok(Self { layers })
+        let layers: Layers = document::load(path.as_ref(), "a profile")?;
+        Ok(Self { layers: layers.0 })
+    }
+}
+
+/// The layers of a saved profile, each once.
+#[derive(Deserialize)]
+#[serde(try_from = "Vec<LayerProfile>")]
+struct Layers(Vec<LayerProfile>);
+
+impl TryFrom<Vec<LayerProfile>> for Layers {
+    type Error = String;
+
+    fn try_from(layers: Vec<LayerProfile>) -> Result<Self, String> {
+        let mut paths = BTreeSet::new();
+        match layers.iter().find(|layer| !paths.insert(&layer.path)) {
+            Some(layer) => Err(format!("the layer `{}` is in it twice", layer.path)),
+            None => Ok(Self(layers)),
+        }
     }
 }
 
