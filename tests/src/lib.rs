@@ -1,7 +1,9 @@
 //! Shared pieces of the tests: the compiled backends, tensors with reproducible values, and how
 //! results are compared.
 
+pub mod channels;
 pub mod layers;
+pub mod sparse_network;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

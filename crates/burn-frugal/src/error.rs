@@ -120,8 +120,8 @@ pub enum Error {
         /// What is expected and what was found.
         problem: String,
     },
-    /// The loss that a measurement ran does not depend on a layer.
-    #[error("the loss does not depend on the layer `{layer}`: nothing to measure")]
+    /// What a measurement or calibration ran does not depend on a layer.
+    #[error("the layer `{layer}` took no part in what was run: nothing to measure")]
     Unused {
         /// The layer's path in the model.
         layer: String,

@@ -1,24 +1,22 @@
-//! Guards measured importances: what they are, that measuring leaves the model as it was, and which
-//! losses cannot be measured.
+//! Guards measured importances: they are what their definitions say.
+
+mod losses;
+mod state;
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, Param};
-use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig};
-use burn::tensor::{DType, Device, Distribution, Tensor, activation::tanh};
+use burn::module::Module;
+use burn::tensor::{DType, Device};
 use burn_frugal::nn::{Conv2d, Conv2dConfig, Linear};
 use burn_frugal::plan::schedule::{Amount, Importance, Schedule, SparseLayer};
-use burn_frugal::plan::{Plan, ScheduleError, TrainingState};
+use burn_frugal::plan::{Plan, ScheduleError};
 use burn_frugal::{Error, Method};
+use burn_frugal_tests::channels::{
+    channels_of_conv, channels_of_linear, exact_conv_gradient, exact_linear_gradient, norms,
+};
 use burn_frugal_tests::layers::{layer, same, with};
-use burn_frugal_tests::{
-    assert_close, assert_contains, autodiff_devices, panic_message, random, values,
-};
-
-use crate::channel_sparse::{
-    Network, PATHS, channels_of_conv, channels_of_linear, exact_conv_gradient,
-    exact_linear_gradient, linear, norms,
-};
+use burn_frugal_tests::sparse_network::{Network, PATHS, linear};
+use burn_frugal_tests::{assert_close, autodiff_devices, panic_message, random, values};
 
 /// The importances of the model itself, a single layer.
 fn of_layer(importance: Result<Importance, Error>) -> Vec<f64> {
@@ -43,6 +41,15 @@ fn conv_configs() -> [Conv2dConfig; 5] {
 
 fn short(config: &Conv2dConfig) -> String {
     format!("{:?} in {} groups", config.channels, config.groups)
+}
+
+/// What `run` returns, or the message with which it panics.
+fn panic_or<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+    let mut result = None;
+    match panic_message(|| result = Some(run())) {
+        None => Ok(result.expect("it returned")),
+        Some(message) => Err(message),
+    }
 }
 
 #[test]
@@ -214,315 +221,4 @@ fn only_channel_sparse_layers_have_an_importance() {
             }
         }
     }
-}
-
-/// A model with everything that a forward pass of training changes.
-#[derive(Module, Debug)]
-struct Restless {
-    first: Conv2d,
-    norm: BatchNorm,
-    dropout: Dropout,
-    second: Conv2d,
-}
-
-impl Restless {
-    fn new(device: &Device) -> Self {
-        let conv = |config| with(&layer(&config, device, DType::F32), sparse());
-        let network = Self {
-            first: conv(same([4, 6], 3)),
-            norm: BatchNormConfig::new(6).init(device),
-            dropout: DropoutConfig::new(0.5).init(),
-            second: conv(same([6, 4], 3).with_groups(2)),
-        };
-        // initialised here, not lazily in the middle of a measurement of random numbers
-        network.norm.gamma.val();
-        network.norm.beta.val();
-        network
-    }
-
-    fn loss(&self) -> Tensor<1> {
-        let input = random(1, [2, 4, 5, 5], &self.first.weight.val().device());
-        let map = self.norm.forward(self.first.forward(input));
-        let map = self.second.forward(self.dropout.forward(tanh(map)));
-        map.powi_scalar(2).sum()
-    }
-
-    fn statistics(&self) -> [Vec<f64>; 2] {
-        [&self.norm.running_mean, &self.norm.running_var].map(|state| values(state.value_sync()))
-    }
-}
-
-fn measure(model: &Restless) -> [Importance; 3] {
-    [
-        Importance::weight_norm(model),
-        Importance::gradient_norm(model, Restless::loss),
-        Importance::relative_gradient_norm(model, Restless::loss),
-    ]
-    .map(|importance| importance.expect("a measurement"))
-}
-
-#[test]
-fn batch_statistics_stay_as_they_were() {
-    for (name, device) in autodiff_devices() {
-        let model = Restless::new(&device);
-        let before = model.statistics();
-        measure(&model);
-        assert_eq!(model.statistics(), before, "{name}");
-        model.loss();
-        assert_ne!(
-            model.statistics(),
-            before,
-            "{name}: a step of training changes them"
-        );
-    }
-}
-
-#[test]
-fn dropout_and_batch_statistics_are_those_of_a_frozen_model() {
-    for (name, device) in autodiff_devices() {
-        let model = Restless::new(&device);
-        let mut still = Plan::default().apply(model.clone()).expect("no layers");
-        still.norm = still.norm.freeze();
-        still.dropout = still.dropout.freeze();
-        let gradients = still.loss().backward();
-        let [_, measured, _] = measure(&model);
-        for (path, conv) in [("first", &still.first), ("second", &still.second)] {
-            let gradient = values(conv.weight.val().grad(&gradients).expect("tracked"));
-            let expected = norms(&channels_of_conv(conv), &gradient);
-            let found = measured.of(path).expect("a layer of it");
-            assert_close(&format!("{name}, {path}"), found, &expected, 1e-5);
-        }
-    }
-}
-
-/// Burn's generator belongs to the process, and other tests draw from it: out of many tries, a
-/// measurement that draws nothing is undisturbed at least once, one that draws is never.
-#[test]
-fn burns_random_numbers_stay_as_they_were() {
-    for (name, device) in autodiff_devices() {
-        let model = Restless::new(&device);
-        let numbers_after = |run: &dyn Fn()| {
-            device.seed(271_828);
-            run();
-            values(Tensor::<1>::random([8], Distribution::Default, &device))
-        };
-        let undisturbed = || numbers_after(&|| drop(measure(&model))) == numbers_after(&|| ());
-        assert!(
-            (0..200).any(|_| undisturbed()),
-            "{name}: the measurement draws"
-        );
-        let draws = || numbers_after(&|| drop(model.loss())) != numbers_after(&|| ());
-        assert!((0..20).all(|_| draws()), "{name}: training does draw");
-    }
-}
-
-#[test]
-fn the_model_stays_as_it_was() {
-    for (name, device) in autodiff_devices() {
-        let model = Restless::new(&device);
-        let state = TrainingState::default().with_channels("second", vec![1, 5]);
-        let mut model = state.restore(model).expect("its layer");
-        model.first.bias = model.first.bias.map(|bias| bias.set_require_grad(false));
-        let seen = |model: &Restless| {
-            let convs = [&model.first, &model.second];
-            (
-                convs.map(|conv| values(conv.weight.val())),
-                convs.map(|conv| conv.bias.as_ref().map(|bias| bias.is_require_grad())),
-                convs.map(|conv| conv.weight.is_require_grad()),
-                convs.map(|conv| (conv.method.method(), conv.method.channels())),
-                (
-                    model.norm.training.is_enabled(),
-                    model.dropout.training.is_enabled(),
-                ),
-            )
-        };
-        let before = seen(&model);
-        let first = measure(&model);
-        assert_eq!(seen(&model), before, "{name}");
-        assert_eq!(
-            measure(&model),
-            first,
-            "{name}: another measurement of the same"
-        );
-        // and it trains on as before: no observer is left in its layers
-        let gradients = model.loss().backward();
-        let gradient = values(model.second.weight.val().grad(&gradients).expect("tracked"));
-        let found = norms(&channels_of_conv(&model.second), &gradient);
-        let trained: Vec<usize> = (0..6).filter(|&channel| found[channel] > 0.0).collect();
-        assert_eq!(trained, [1, 5], "{name}");
-    }
-}
-
-/// Burn initialises parameters when they are first used, and their clones share that.
-#[test]
-fn a_model_that_was_never_used_is_measured_and_stays_trainable() {
-    for (name, device) in autodiff_devices() {
-        let conv = same([4, 6], 3).init(&device);
-        let conv = conv.with_method(sparse()).expect("suitable");
-        let loss = |conv: &Conv2d| {
-            conv.forward(random(1, [2, 4, 5, 5], &device))
-                .powi_scalar(2)
-                .sum()
-        };
-        let measured = panic_or(|| Importance::gradient_norm(&conv, loss));
-        let measured = measured.unwrap_or_else(|message| panic!("{name}: {message}"));
-        assert!(
-            conv.weight.is_require_grad(),
-            "{name}: the measurement froze the model"
-        );
-
-        let exact = with(&conv, Method::Exact);
-        let output = loss(&exact);
-        assert!(
-            output.is_tracked(),
-            "{name}: the measurement froze the model"
-        );
-        let gradients = output.backward();
-        let gradient = values(conv.weight.val().grad(&gradients).expect("tracked"));
-        let expected = norms(&channels_of_conv(&conv), &gradient);
-        assert_close(&name, &of_layer(measured), &expected, 1e-5);
-    }
-}
-
-#[derive(Module, Debug)]
-struct Pair {
-    first: Conv2d,
-    second: Conv2d,
-}
-
-fn pair(device: &Device) -> Pair {
-    let conv = || with(&layer(&same([4, 4], 3), device, DType::F32), sparse());
-    Pair {
-        first: conv(),
-        second: conv(),
-    }
-}
-
-/// A loss of a [`Pair`], by what it does.
-type Loss = fn(&Pair, Tensor<4>) -> Tensor<1>;
-
-#[test]
-fn a_loss_that_does_not_depend_on_a_layer_is_an_error_that_names_it() {
-    let losses: [(&str, Loss); 3] = [
-        ("never run", |pair, x| pair.first.forward(x).sum()),
-        ("output dropped", |pair, x| {
-            pair.second.forward(x.clone());
-            pair.first.forward(x).sum()
-        }),
-        ("output cut off", |pair, x| {
-            (pair.first.forward(x.clone()) + pair.second.forward(x).detach()).sum()
-        }),
-    ];
-    for (device_name, device) in autodiff_devices() {
-        let pair = pair(&device);
-        for (what, loss) in &losses {
-            let name = format!("{what} ({device_name})");
-            let run = |pair: &Pair| loss(pair, random(1, [1, 4, 5, 5], &device));
-            for measured in [
-                panic_or(|| Importance::gradient_norm(&pair, run)),
-                panic_or(|| Importance::relative_gradient_norm(&pair, run)),
-            ] {
-                let error = measured.unwrap_or_else(|message| panic!("{name}: panics, {message}"));
-                let error = error.expect_err("nothing to measure");
-                assert!(
-                    matches!(&error, Error::Unused { layer } if layer == "second"),
-                    "{name}: {error}"
-                );
-                assert_contains(&error.to_string(), &["`second`"]);
-            }
-            // weights have norms whatever the loss
-            Importance::weight_norm(&pair).expect("a measurement");
-        }
-    }
-}
-
-/// What `run` returns, or the message with which it panics.
-fn panic_or<R>(run: impl FnOnce() -> R) -> Result<R, String> {
-    let mut result = None;
-    match panic_message(|| result = Some(run())) {
-        None => Ok(result.expect("it returned")),
-        Some(message) => Err(message),
-    }
-}
-
-/// The gradient of a weight is the sum over all uses of its layer.
-fn assert_uses_add_up(loss: Loss) {
-    for (name, device) in autodiff_devices() {
-        let pair = pair(&device);
-        let run = |pair: &Pair| loss(pair, random(1, [1, 4, 5, 5], &device));
-        let exact = Plan::default().apply(pair.clone()).expect("no layers");
-        let gradients = run(&exact).backward();
-        let measured = Importance::gradient_norm(&pair, run);
-        let measured = measured.unwrap_or_else(|error| panic!("{name}: {error}"));
-        for (path, conv) in [("first", &exact.first), ("second", &exact.second)] {
-            let gradient = values(conv.weight.val().grad(&gradients).expect("tracked"));
-            let expected = norms(&channels_of_conv(conv), &gradient);
-            let found = measured.of(path).expect("a layer of it");
-            assert_close(&format!("{name}, {path}"), found, &expected, 1e-5);
-        }
-    }
-}
-
-#[test]
-fn a_layer_that_is_used_on_two_inputs_counts_both() {
-    assert_uses_add_up(|pair, x| {
-        let other = random(3, [2, 4, 3, 4], &x.device());
-        let once = tanh(pair.second.forward(pair.first.forward(x))).sum();
-        let again = tanh(pair.second.forward(pair.first.forward(other))).sum();
-        once - again * 2.0
-    });
-}
-
-#[test]
-fn a_layer_that_is_used_on_its_own_output_counts_both() {
-    assert_uses_add_up(|pair, x| {
-        let map = tanh(pair.first.forward(tanh(pair.first.forward(x))));
-        pair.second.forward(map).powi_scalar(2).sum()
-    });
-}
-
-#[test]
-fn what_is_not_finite_is_an_error_that_names_layer_and_channel() {
-    for (name, device) in autodiff_devices() {
-        let mut pair = pair(&device);
-        let input = |pair: &Pair| {
-            let channel = |value: f32| Tensor::<4>::full([1, 1, 5, 5], value, &device);
-            let x = Tensor::cat(
-                vec![channel(1.0), channel(1.0), channel(3e38), channel(1.0)],
-                1,
-            );
-            (pair.first.forward(x) * 10.0).sum()
-                + pair.second.forward(channel(1.0).repeat_dim(1, 4)).sum()
-        };
-        let error = Importance::gradient_norm(&pair, input).expect_err("infinite");
-        let Error::Schedule(ScheduleError::ImportanceValue { path, channel, .. }) = error else {
-            panic!("{name}: {error}");
-        };
-        assert_eq!((path.as_str(), channel), ("first", 2), "{name}");
-
-        let weight = pair.second.weight.val().detach();
-        let bad = weight.clone().narrow(1, 3, 1).full_like(f32::NAN);
-        let weight = Tensor::cat(vec![weight.narrow(1, 0, 3), bad], 1).detach();
-        pair.second.weight = Param::from_tensor(weight);
-        let error = Importance::weight_norm(&pair).expect_err("not a number");
-        let Error::Schedule(ScheduleError::ImportanceValue { path, channel, .. }) = error else {
-            panic!("{name}: {error}");
-        };
-        assert_eq!((path.as_str(), channel), ("second", 3), "{name}");
-    }
-}
-
-/// A user's own bug in the loss must not spoil what comes after it on this thread.
-#[test]
-fn a_loss_that_panics_does_not_disturb_the_next_measurement() {
-    let device = Device::default().autodiff();
-    let network = Network::sparse(&device, 0.5);
-    let message =
-        panic_message(|| Importance::gradient_norm(&network, |_| panic!("a bug of the user")));
-    assert_eq!(message.as_deref(), Some("a bug of the user"));
-    let measured = Importance::gradient_norm(&network, |network| network.loss(1));
-    assert_eq!(
-        measured.expect("a measurement").layers().count(),
-        PATHS.len()
-    );
 }

@@ -187,14 +187,6 @@ impl Layer {
         Ok(Self { module, ..self })
     }
 
-    /// Its running values.
-    pub fn state(&self) -> TrainingState {
-        match &self.module {
-            AnyLayer::Conv(conv) => TrainingState::of(conv),
-            AnyLayer::Linear(linear) => TrainingState::of(linear),
-        }
-    }
-
     pub fn slot(&self) -> &MethodSlot {
         match &self.module {
             AnyLayer::Conv(conv) => &conv.method,

@@ -1,20 +1,19 @@
 //! Guards steps of optimizers with channel-sparse layers: a channel that is not trained keeps its
 //! bits whatever the optimizer remembers, and everything else is what a plain step makes of it.
 
-use burn::module::{Module, Param, ParamId};
-use burn::nn::LinearLayout;
+mod layers;
+mod plain_steps;
+
+use burn::module::Param;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
-use burn::tensor::{DType, Device, Tensor};
-use burn_frugal::Method;
-use burn_frugal::nn::{Conv2d, Conv2dConfig, Linear, LinearConfig};
+use burn::tensor::Tensor;
 use burn_frugal::plan::schedule::{Amount, Schedule, SparseLayer};
-use burn_frugal::plan::{self, Plan, TrainingState, UntrainedChannels};
-use burn_frugal_tests::layers::{layer, same};
-use burn_frugal_tests::{autodiff_devices, random, random_dtype, values};
-
-use crate::channel_sparse::{Network, PATHS, channels_of_conv, channels_of_linear, linear};
+use burn_frugal::plan::{self, TrainingState, UntrainedChannels};
+use burn_frugal_tests::channels::channels_of_linear;
+use burn_frugal_tests::sparse_network::{Network, PATHS};
+use burn_frugal_tests::{autodiff_devices, values};
 
 /// Optimizers that move weights whose gradient is zero, each for a reason of its own.
 fn optimizers() -> [(&'static str, ModuleOptimizer); 4] {
@@ -66,28 +65,6 @@ fn network_bits(network: &Network) -> ([Vec<u32>; 4], [Vec<u32>; 4]) {
             bias(&head.bias),
         ],
     )
-}
-
-/// Id, whether gradients are wanted and tracked, and the device of every parameter.
-fn conditions(network: &Network) -> Vec<(ParamId, [bool; 3], Device)> {
-    fn of<const D: usize>(param: &Param<Tensor<D>>) -> (ParamId, [bool; 3], Device) {
-        let value = param.val();
-        let flags = [
-            param.is_require_grad(),
-            value.is_require_grad(),
-            value.is_tracked(),
-        ];
-        (param.id, flags, value.device())
-    }
-    let Network { stem, blocks, head } = network;
-    let mut found = Vec::new();
-    for conv in [stem, &blocks[0], &blocks[1]] {
-        found.push(of(&conv.weight));
-        found.extend(conv.bias.as_ref().map(of));
-    }
-    found.push(of(&head.weight));
-    found.extend(head.bias.as_ref().map(of));
-    found
 }
 
 fn gradients(network: &Network, seed: u64) -> GradientsParams {
@@ -241,231 +218,6 @@ fn no_channel_at_all_keeps_every_weight_and_trains_the_bias() {
     }
 }
 
-#[test]
-fn parameters_stay_what_they_were() {
-    for (name, device) in autodiff_devices() {
-        let (_, mut optimizer) = optimizers().into_iter().next_back().expect("some");
-        let mut network = Network::sparse(&device, 0.5);
-        let before = conditions(&network);
-        for step in 0..2 {
-            let steps = Steps::take(&mut optimizer, &network, step);
-            assert_eq!(conditions(&steps.guarded), before, "{name}, step {step}");
-            assert_eq!(conditions(&steps.plain), before, "{name}: Burn's own step");
-            network = steps.guarded;
-        }
-        let found = network.weight_gradients(&network.loss(9).backward());
-        assert!(
-            found
-                .iter()
-                .all(|gradient| gradient.iter().any(|it| *it != 0.0)),
-            "{name}"
-        );
-        // as the optimizer left them: no graph of the step before stays alive
-        let record = optimizer.to_record();
-        assert!(!record.is_empty(), "{name}");
-    }
-}
-
-#[test]
-fn frozen_parameters_stay_frozen() {
-    for (device_name, device) in autodiff_devices() {
-        for (optimizer_name, mut optimizer) in optimizers() {
-            let name = format!("{optimizer_name} ({device_name})");
-            let mut network = Network::sparse(&device, 0.5);
-            network.stem = network.stem.no_grad();
-            network.blocks[0].weight = network.blocks[0].weight.clone().set_require_grad(false);
-            let conditions_before = conditions(&network);
-            let (before, biases_before) = network_bits(&network);
-            for step in 0..2 {
-                let found = gradients(&network, step);
-                network = plan::step(&mut optimizer, 0.05, network, found);
-            }
-            assert_eq!(conditions(&network), conditions_before, "{name}");
-            let (after, biases) = network_bits(&network);
-            let kept = |place: usize| after[place] == before[place];
-            assert_eq!([0, 1, 2, 3].map(kept), [true, true, false, false], "{name}");
-            let kept = |place: usize| biases[place] == biases_before[place];
-            assert_eq!(
-                [0, 1, 2, 3].map(kept),
-                [true, false, false, false],
-                "{name}"
-            );
-            let gradients = network.loss(9).backward();
-            assert!(
-                network.stem.weight.val().grad(&gradients).is_none(),
-                "{name}"
-            );
-        }
-    }
-}
-
-#[test]
-fn layers_with_other_methods_take_a_plain_step() {
-    for (device_name, device) in autodiff_devices() {
-        for (optimizer_name, mut optimizer) in optimizers() {
-            let name = format!("{optimizer_name} ({device_name})");
-            let network = Network::new(&device);
-            let plan = Plan::builder()
-                .layer("blocks.0", Method::gradient_filter(2))
-                .layer("blocks.1", Method::channel_sparse(0.5))
-                .layer("head", Method::hosvd(0.8));
-            let plan = plan.build(&network).expect("suitable");
-            let network = plan.apply(network).expect("its layers");
-            let steps = Steps::take(&mut optimizer, &network, 1);
-            let (plain, plain_biases) = network_bits(&steps.plain);
-            let (after, biases) = network_bits(&steps.guarded);
-            assert_eq!(biases, plain_biases, "{name}");
-            let plainly = |place: usize| after[place] == plain[place];
-            assert_eq!(
-                [0, 1, 2, 3].map(plainly),
-                [true, true, false, true],
-                "{name}"
-            );
-        }
-    }
-}
-
-#[test]
-fn without_channel_sparse_layers_a_step_is_the_optimizers() {
-    for (name, device) in autodiff_devices() {
-        for (optimizer_name, mut optimizer) in optimizers() {
-            let network = Network::new(&device);
-            let steps = Steps::take(&mut optimizer, &network, 1);
-            let plain = network_bits(&steps.plain);
-            assert_eq!(
-                network_bits(&steps.guarded),
-                plain,
-                "{optimizer_name} ({name})"
-            );
-            assert_eq!(
-                network_bits(&steps.by_parts),
-                plain,
-                "{optimizer_name} ({name})"
-            );
-        }
-    }
-}
-
-/// With all channels trained there is nothing to keep, and nothing to pay for.
-#[test]
-fn ratio_one_is_a_plain_step() {
-    for (name, device) in autodiff_devices() {
-        for (optimizer_name, mut optimizer) in optimizers() {
-            let network = Network::sparse(&device, 1.0);
-            let steps = Steps::take(&mut optimizer, &network, 1);
-            let plain = network_bits(&steps.plain);
-            assert_eq!(
-                network_bits(&steps.guarded),
-                plain,
-                "{optimizer_name} ({name})"
-            );
-        }
-    }
-}
-
-/// The layer is the model.
-fn assert_layer_guarded<M: Module>(
-    name: &str,
-    layer: M,
-    channel_of: &[usize],
-    bits: impl Fn(&M) -> Vec<u32>,
-    loss: impl Fn(&M, u64) -> Tensor<1>,
-) {
-    for (optimizer_name, mut optimizer) in optimizers() {
-        let mut layer = layer.clone();
-        for (step, channels) in [&[0, 1, 2, 4][..], &[1, 3], &[5], &[0, 2]]
-            .into_iter()
-            .enumerate()
-        {
-            let state = TrainingState::default().with_channels("", channels.to_vec());
-            layer = state.restore(layer).expect("its channels");
-            let gradients = || {
-                let gradients = loss(&layer, step as u64).backward();
-                GradientsParams::from_grads(gradients, &layer)
-            };
-            let plain = optimizer.clone().step(0.05, layer.clone(), gradients());
-            let after = plan::step(&mut optimizer, 0.05, layer.clone(), gradients());
-            let name = format!("{name}, {optimizer_name}, step {step}");
-            let bits = [bits(&layer), bits(&plain), bits(&after)];
-            let bits = [&bits[0][..], &bits[1], &bits[2]];
-            assert!(
-                assert_guarded(&name, channels, channel_of, bits),
-                "{name}: not needed"
-            );
-            layer = after;
-        }
-    }
-}
-
-#[test]
-fn every_kind_of_layer_is_guarded() {
-    for (name, device) in autodiff_devices() {
-        let sparse = Method::channel_sparse(0.5);
-        for config in [
-            same([6, 5], 3),
-            same([6, 4], 1),
-            same([6, 4], 3).with_groups(2),
-            same([6, 6], 3).with_groups(6),
-            same([6, 12], 3).with_groups(6),
-        ] {
-            let conv = layer(&config, &device, DType::F32).with_method(sparse);
-            let conv = conv.expect("suitable");
-            let name = format!("{name}, {:?}, {} groups", config.channels, config.groups);
-            let loss = |conv: &Conv2d, seed: u64| {
-                let output = conv.forward(random(seed, [2, 6, 4, 5], &device));
-                let weights = random(seed + 1, output.dims(), &device);
-                (output * weights).sum()
-            };
-            let channel_of = channels_of_conv(&conv);
-            assert_layer_guarded(&name, conv, &channel_of, |conv| bits(&conv.weight), loss);
-        }
-        assert_linear_guarded(&name, linear(6, 4, &device, DType::F32), &device);
-    }
-}
-
-fn assert_linear_guarded(name: &str, linear: Linear, device: &Device) {
-    let linear = linear
-        .with_method(Method::channel_sparse(0.5))
-        .expect("suitable");
-    let loss = |linear: &Linear, seed: u64| {
-        let output = linear.forward(random(seed, [2, 3, 6], device));
-        let weights = random(seed + 1, [2, 3, 4], device);
-        (output * weights).sum()
-    };
-    let channel_of = channels_of_linear(&linear);
-    assert_layer_guarded(name, linear, &channel_of, |it| bits(&it.weight), loss);
-}
-
-#[test]
-fn a_linear_layer_with_a_transposed_weight_is_guarded() {
-    for (name, device) in autodiff_devices() {
-        let config = LinearConfig::new(6, 4).with_layout(LinearLayout::Col);
-        assert_linear_guarded(&name, config.init(&device), &device);
-    }
-}
-
-#[test]
-fn double_precision_is_guarded() {
-    for (name, device) in autodiff_devices() {
-        let linear = linear(6, 4, &device, DType::F64).with_method(Method::channel_sparse(0.5));
-        let linear = linear.expect("suitable");
-        let input = random_dtype::<2>(1, [3, 6], &device, DType::F64);
-        let gradients = linear.forward(input).sum().backward();
-        let gradients = GradientsParams::from_grads(gradients, &linear);
-        let (before, channels) = (values(linear.weight.val()), linear.method.channels());
-        let [_, (_, mut optimizer), ..] = optimizers();
-        let linear = plan::step(&mut optimizer, 0.05, linear, gradients);
-        assert_eq!(linear.weight.val().dtype(), DType::F64, "{name}");
-        let after = values(linear.weight.val());
-        let channels = channels.expect("chosen");
-        assert_eq!(channels.len(), 3, "{name}");
-        for (index, channel) in channels_of_linear(&linear).iter().enumerate() {
-            let kept = after[index] == before[index];
-            assert_eq!(kept, !channels.contains(channel), "{name}, weight {index}");
-        }
-    }
-}
-
 /// The guard goes by what the layers train when it is made, whatever happens to the model before
 /// the weights are put back.
 #[test]
@@ -488,37 +240,5 @@ fn the_guard_holds_for_the_channels_of_its_making() {
         let after = bits(&network.head.weight);
         assert_guarded(&name, &[1, 2], &channel_of, [&before, &plain, &after]);
         assert_eq!(network.head.method.channels(), Some(vec![0]), "{name}");
-    }
-}
-
-/// A layer that the loss does not use has no gradient, and Burn's optimizers leave it alone.
-#[test]
-fn a_layer_that_has_not_run_yet_is_left_alone() {
-    #[derive(Module, Debug)]
-    struct Pair {
-        used: Conv2d,
-        unused: Conv2d,
-    }
-
-    for (name, device) in autodiff_devices() {
-        let conv = || {
-            let conv = Conv2dConfig::new([4, 4], [1, 1]).init(&device);
-            conv.with_method(Method::channel_sparse(0.5))
-                .expect("suitable")
-        };
-        let pair = Pair {
-            used: conv(),
-            unused: conv(),
-        };
-        let before = [&pair.used, &pair.unused].map(|conv| bits(&conv.weight));
-        let [_, (_, mut optimizer), ..] = optimizers();
-        let output = pair.used.forward(random(1, [1, 4, 3, 3], &device));
-        let gradients = GradientsParams::from_grads(output.sum().backward(), &pair);
-        let pair = plan::step(&mut optimizer, 0.05, pair, gradients);
-        let after = [&pair.used, &pair.unused].map(|conv| bits(&conv.weight));
-        assert_ne!(after[0], before[0], "{name}");
-        assert_eq!(after[1], before[1], "{name}");
-        assert_eq!(pair.unused.method.channels(), None, "{name}");
-        assert!(pair.unused.weight.is_require_grad(), "{name}");
     }
 }
