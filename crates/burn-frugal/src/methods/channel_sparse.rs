@@ -60,6 +60,7 @@ impl ChannelSparse {
         // stable: of equal channels the first
         channels.sort_by(|&a, &b| norms[b].total_cmp(&norms[a]));
         channels.truncate(self.selected(norms.len()));
+        channels.shrink_to_fit();
         channels.sort_unstable();
         channels
     }

@@ -187,8 +187,9 @@ impl Profile {
     /// Measures every candidate on one batch. `loss` runs the model it is given on that batch, on a
     /// training device, and returns the loss.
     ///
-    /// One forward and backward pass a layer, in which only that layer's input is kept: memory is
-    /// that of the largest layer, not of all of them. The passes run on a copy of the model in which
+    /// One forward and backward pass a layer, in which only that layer's input is kept: memory is a
+    /// few maps of the largest layer and what the layers behind it need, not the inputs of all. The
+    /// passes run on a copy of the model in which
     /// everything is frozen (dropout is off, BatchNorm uses its running statistics) and exact; the
     /// model, its running values and the framework's random numbers stay as they are. A bar on standard error shows the progress if that is a terminal.
     ///

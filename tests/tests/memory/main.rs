@@ -1,12 +1,14 @@
 //! Guards the memory: what a layer really keeps between forward and backward, as an allocator
 //! counts it, is what its method promises, and nothing accumulates over thousands of steps.
 
+mod drift;
+mod transient;
+
 use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use burn::module::Module;
-use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use burn_frugal::memory::CountingAllocator;
 use burn_frugal::methods::ActivationShortcut;
@@ -14,7 +16,7 @@ use burn_frugal::nn::{Conv2d, Conv2dConfig, Linear, LinearConfig};
 use burn_frugal::plan::{Candidates, Profile};
 use burn_frugal::{Method, PerMode};
 use burn_frugal_tests::layers::same;
-use burn_frugal_tests::{autodiff_devices, devices, random};
+use burn_frugal_tests::{autodiff_devices, random};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -372,115 +374,6 @@ fn a_shortcut_holds_the_factors_of_its_last_step_only() {
     });
 }
 
-/// A map larger than what the kernels may keep as scratch (4 MB a thread): a hidden copy shows.
-const LARGE: [usize; 4] = [8, 32, 112, 112];
-
-/// The most bytes that `run` needs at once, those of its result included.
-fn transient_bytes<R>(run: impl FnOnce() -> R) -> usize {
-    let before = ALLOCATOR.live_bytes();
-    ALLOCATOR.reset_peak();
-    run();
-    ALLOCATOR.peak_bytes().saturating_sub(before)
-}
-
-/// Neither pass of a shortcut needs a copy that is as large as the input: 2.2 to 2.4 MB forward beside
-/// what is kept and the output, 2.1 to 5.4 MB backward with the output's gradients, of 12.8 MB. The
-/// first pass of all also grows the kernels' scratch buffers and those of the matrix product, by about
-/// 4 MB.
-#[test]
-fn a_shortcut_needs_no_copy_of_a_large_map() {
-    alone(|| {
-        let whole = LARGE.iter().product::<usize>() * size_of::<f32>();
-        let ranks = PerMode::from([2, 8, 28, 28]);
-        for (device_name, device) in devices() {
-            let device = device.autodiff();
-            let x = random(1, LARGE, &device);
-            for kernel in [1, 3] {
-                let conv = same([32, 4], kernel).init(&device);
-                for method in shortcuts(ranks) {
-                    let conv = conv.clone().with_method(method).expect("suitable");
-                    let kept = method.bytes(conv.geometry(LARGE), size_of::<f32>());
-                    let passes = || {
-                        // its first step: it makes its start
-                        let conv = conv.clone();
-                        let mut output = None;
-                        let forward = transient_bytes(|| output = Some(conv.forward(x.clone())));
-                        let output = output.expect("set above");
-                        let result = kept + output.shape().num_elements() * size_of::<f32>();
-                        let loss = output.sum();
-                        let backward = transient_bytes(|| loss.backward());
-                        [forward - result, backward]
-                    };
-                    passes();
-                    let [forward, backward] = passes();
-                    let name = format!("{method}, {kernel}x{kernel} ({device_name})");
-                    for (pass, bytes) in [("forward", forward), ("backward", backward)] {
-                        assert!(
-                            2 * bytes < whole,
-                            "{name}, {pass}: {bytes} of the input's {whole} bytes"
-                        );
-                    }
-                }
-            }
-        }
-    });
-}
-
-/// As many convolutions, one after the other, as deep as the model is.
-fn deep(layers: usize, device: &Device) -> Vec<Conv2d> {
-    (0..layers)
-        .map(|_| same([24, 24], 1).init(device))
-        .collect()
-}
-
-/// A profile keeps one layer's input at a time, a training step all of them. On maps of one size the
-/// profile peaks at 4 (the kept input, the output, which is a leaf, and two gradients on their way
-/// back), whether there are 4 layers or 8, and a training step at one more than there are layers.
-#[test]
-fn a_profile_does_not_need_more_memory_for_more_layers() {
-    alone(|| {
-        const SHAPE: [usize; 4] = [4, 24, 48, 48];
-        let one = SHAPE.iter().product::<usize>() * size_of::<f32>();
-        for (device_name, device) in autodiff_devices() {
-            let images = random(1, SHAPE, &device);
-            let run = |model: &Vec<Conv2d>| {
-                let mut layers = model.iter();
-                let first = layers.next().expect("a layer");
-                // nothing but the first layer keeps its input
-                let map = first.forward(images.clone() * 2.0);
-                layers.fold(map, |map, conv| conv.forward(map))
-            };
-            let peaks = [4, 8].map(|layers| {
-                let name = format!("{layers} layers ({device_name})");
-                let model = deep(layers, &device);
-                let kept = kept_bytes(&model, |model| run(model));
-                assert_promise(&name, kept, layers * one);
-                let candidates = [
-                    Method::Exact,
-                    Method::gradient_filter(4),
-                    Method::channel_sparse(0.25),
-                ];
-                let candidates = Candidates::new().last_convs(layers, candidates);
-                let loss = |model: &Vec<Conv2d>| run(model).sum();
-                let measure = || Profile::measure(&model, &candidates, loss).expect("all are used");
-                let profile = transient_bytes(measure);
-                let training = transient_bytes(|| loss(&model).backward());
-                assert!(
-                    5 * profile < 21 * one && profile < training,
-                    "{name}: a profile peaks at {profile} bytes, a training step at {training}, an \
-                 input has {one}"
-                );
-                profile
-            });
-            let [few, many] = peaks;
-            assert!(
-                many.abs_diff(few) <= one / 10,
-                "{device_name}: {few} bytes became {many} with more layers"
-            );
-        }
-    });
-}
-
 /// The promises are only worth something if they are far below the input.
 #[test]
 fn a_filter_promises_a_fraction_of_the_input() {
@@ -553,86 +446,6 @@ fn a_view_keeps_its_own_pixels_only() {
                     kept.abs_diff(promised) <= promised / 50,
                     "{name} ({device_name}): keeps {kept} bytes, the view has {promised}",
                 );
-            }
-        }
-    });
-}
-
-const STEPS: usize = 2_000;
-const WARM_UP: usize = 100;
-/// Far below one step's 8 bytes x 2,000, far above an allocator's or a hash table's slack.
-const DRIFT: usize = 8 << 10;
-
-/// Fails if `step`, run 2,000 times, leaves more bytes behind than its first 100 runs did.
-fn assert_flat(what: &str, mut step: impl FnMut(usize)) {
-    (0..WARM_UP).for_each(&mut step);
-    let before = ALLOCATOR.live_bytes();
-    (WARM_UP..STEPS).for_each(&mut step);
-    let after = ALLOCATOR.live_bytes();
-    assert!(
-        after <= before + DRIFT,
-        "{what}: {before} bytes became {after}"
-    );
-}
-
-/// 8x8 pixels: small enough for thousands of steps, large enough for one leaked map a step
-/// (512 bytes) to be seen.
-fn tiny(device: &Device, method: Method) -> (Conv2d, Tensor<4>) {
-    let conv = Conv2dConfig::new([2, 2], [3, 3]).init(device);
-    let conv = conv.with_method(method).expect("suitable");
-    (conv, random(1, [1, 2, 8, 8], device))
-}
-
-#[test]
-fn evaluation_leaves_nothing_behind() {
-    alone(|| {
-        for (device_name, device) in autodiff_devices() {
-            for &method in fewer_with_checkpointing(&device_name, &kinds::<4>()) {
-                let (conv, x) = tiny(&device, method);
-                let (conv, x) = (conv.valid(), x.without_autodiff());
-                assert_flat(&format!("{method} ({device_name})"), |_| {
-                    conv.forward(x.clone());
-                });
-            }
-        }
-    });
-}
-
-/// burn 2743, burn 4339: Burn frees the graph of a forward pass that nobody goes backward through
-/// at the next backward pass anywhere, not when its output is dropped. So there is one now and
-/// then, and what has to be flat is the memory after it.
-#[test]
-fn abandoned_forward_passes_go_with_the_next_backward_pass() {
-    const ABANDONED: usize = 19;
-    alone(|| {
-        for (device_name, device) in autodiff_devices() {
-            for &method in fewer_with_checkpointing(&device_name, &kinds::<4>()) {
-                let (conv, x) = tiny(&device, method);
-                assert_flat(&format!("{method} ({device_name})"), |step| {
-                    let output = conv.forward(x.clone() * 2.0);
-                    if step % (ABANDONED + 1) == ABANDONED {
-                        output.sum().backward();
-                    }
-                });
-            }
-        }
-    });
-}
-
-#[test]
-fn training_leaves_nothing_behind() {
-    alone(|| {
-        for (device_name, device) in autodiff_devices() {
-            for &method in fewer_with_checkpointing(&device_name, &kinds::<4>()) {
-                let (conv, x) = tiny(&device, method);
-                let mut conv = Some(conv);
-                let mut optimizer = SgdConfig::new().init();
-                assert_flat(&format!("{method} ({device_name})"), |_| {
-                    let trained = conv.take().expect("put back below");
-                    let gradients = trained.forward(x.clone()).sum().backward();
-                    let gradients = GradientsParams::from_grads(gradients, &trained);
-                    conv = Some(optimizer.step(1e-6, trained, gradients));
-                });
             }
         }
     });
