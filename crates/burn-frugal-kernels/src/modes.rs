@@ -145,7 +145,7 @@ pub fn subspace_product<T: Element>(
         return;
     }
     let factor = Matrix::new(factor, size, rank, rank);
-    if size <= 2 * rank {
+    if size < 2 * rank {
         // X X^T takes fewer operations than the two products with the factor.
         let mut gram = vec![T::ZERO; size * size];
         sum_gram(unfolding, tensor, &mut gram, |value| value);

@@ -332,7 +332,7 @@ fn iteration_flops(modes: PerMode, ranks: PerMode, mode: usize) -> u64 {
         return 0;
     }
     let columns = low_rank::columns(modes, mode) as u64;
-    let products = if size <= 2 * rank {
+    let products = if size < 2 * rank {
         // the Gram matrix first
         2 * size * size * columns + 2 * size * size * rank
     } else {
