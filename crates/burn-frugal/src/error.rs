@@ -174,7 +174,14 @@ pub enum Error {
 /// At most eight names, so that a message stays readable.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 8;
-    match names {
+    let names: Vec<&str> = names
+        .iter()
+        .map(|name| match name.as_str() {
+            "" => "the model itself (an empty path)",
+            name => name,
+        })
+        .collect();
+    match names.as_slice() {
         [] => "none".to_string(),
         names if names.len() <= SHOWN => names.join(", "),
         names => format!(

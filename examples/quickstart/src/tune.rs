@@ -100,8 +100,10 @@ pub fn fine_tune(
         let start = Instant::now();
         let before = allocator.live_bytes();
         allocator.reset_peak();
-        let value = loss.forward(network.forward(images), classes);
+        // a copy stays until the count: otherwise what is kept could hide in the place of the images
+        let value = loss.forward(network.forward(images.clone()), classes);
         kept.push(allocator.live_bytes().saturating_sub(before));
+        drop(images);
         let gradients = GradientsParams::from_grads(value.backward(), &network);
         network = plan::step(&mut optimizer, recipe.rate(step), network, gradients);
         peak.push(allocator.peak_bytes().saturating_sub(before));

@@ -9,6 +9,7 @@ use burn_frugal::methods::ActivationShortcut;
 use burn_frugal::nn::{Conv2d, Conv2dConfig, Linear, LinearConfig};
 use burn_frugal::plan::{Plan, calibrate};
 use burn_frugal::{Error, Method};
+use burn_frugal_tests::layers::same;
 use burn_frugal_tests::{assert_close, assert_contains, autodiff_devices, devices, random, values};
 
 use crate::hosvd::{Matrix, Plain, eigen, leading, projector};
@@ -140,8 +141,10 @@ fn without_calibration_the_first_batch_calibrates() {
 
 /// There is nothing to calibrate with: the next batch does it.
 #[test]
-fn a_first_batch_that_is_not_finite_or_empty_does_not_calibrate() {
+fn a_first_batch_that_says_nothing_does_not_calibrate() {
     for_each_frozen(|name, kind, _, layer| {
+        layer.step(&Plain::filled(kind.input, 0.0));
+        assert_eq!(layer.factor_dims(), [None; 4], "{name}: all zeros");
         let mut poisoned = Plain::random(3, kind.input);
         poisoned.values[5] = f64::NAN;
         let gradient = layer.step(&poisoned);
@@ -333,6 +336,22 @@ fn nothing_observes_the_model_afterwards() {
         };
         drop(alive);
         assert!(weak.upgrade().is_none(), "{name}");
+    }
+}
+
+/// Any basis would do for zeros, and would then be kept.
+#[test]
+fn batches_of_zeros_are_an_error() {
+    for (name, device) in devices() {
+        let method = ActivationShortcut::new([2, 2, 3, 3]).frozen();
+        let conv = same([4, 4], 3).init(&device.clone().autodiff());
+        let conv = conv.with_method(method.into()).expect("suitable");
+        let error = calibrate(conv, |conv| {
+            conv.forward(Tensor::zeros([2, 4, 6, 7], &device));
+        });
+        let error = error.expect_err("nothing to calibrate with");
+        assert!(matches!(error, Error::LayerState { .. }), "{name}: {error}");
+        assert_contains(&error.to_string(), &["zero"]);
     }
 }
 

@@ -75,8 +75,10 @@ pub enum FactorUpdate {
     EveryStep,
     /// Calibrated once, then kept (LANCE, arXiv 2509.21617): the leading eigenvectors of each
     /// mode's second moments, over the batches of [`calibrate`](crate::plan::calibrate) or, without
-    /// it, over the first batch. The batch's own mode is not compressed, whatever its rank: its
-    /// samples change.
+    /// it, over the first batch that is not all zeros. The batch's own mode is not compressed,
+    /// whatever its rank: its samples change. Kept while a mode's size stays: a training pass at
+    /// another resolution calibrates the modes that changed from that batch alone, and their earlier
+    /// factors are gone.
     Frozen,
 }
 
@@ -217,6 +219,7 @@ impl ActivationShortcut {
             let factor = match (self.factors, &before) {
                 (FactorUpdate::Frozen, Some(Before { leading, .. })) => Some(leading.clone()),
                 (FactorUpdate::Frozen, None) => Spectrum::of_mode::<B>(&left, mode)
+                    .filter(Spectrum::has_energy)
                     .map(|spectrum| spectrum.leading::<B>(ranks[mode], &left)),
                 (FactorUpdate::EveryStep, _) => {
                     let start = before.as_ref().map(|before| before.leading.clone());

@@ -101,8 +101,8 @@ impl Method {
     }
 
     /// A channel-sparse update; `ratio` is the share of input channels that are trained at a time.
-    /// Which, a [`Schedule`](crate::plan::schedule::Schedule) chooses; without one, those with the largest
-    /// weights.
+    /// Which, a [`Schedule`](crate::plan::schedule::Schedule) chooses; without one, those with the
+    /// largest weights at the first training pass, from then on.
     pub fn channel_sparse(ratio: f64) -> Self {
         Self::ChannelSparse(ChannelSparse { ratio })
     }
@@ -139,7 +139,11 @@ impl Method {
     /// A frozen weight keeps 0 bytes whatever the method. This is a prediction from the formula of
     /// the method; the tests compare it with what an allocator counts. The factors of the activation
     /// shortcut are part of it; they also stay until the next step, which starts from them. HOSVD's
-    /// ranks depend on the values, so for it this is the most it can be.
+    /// ranks depend on the values, so for it this is an upper bound. Near full ranks, core and factors
+    /// can be more than the whole input. What a channel-sparse layer keeps follows its ratio, except
+    /// with a schedule of
+    /// [`Amount::TotalWeights`](crate::plan::schedule::Amount::TotalWeights), where it can be anything
+    /// up to the whole input.
     ///
     /// # Panics
     /// When the method is one that [`check`](Self::check) refuses for every layer (a patch of 0), or

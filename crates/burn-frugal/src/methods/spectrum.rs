@@ -27,6 +27,11 @@ impl Spectrum {
         Self::of_gram(tensor.shape()[mode], &gram::<B>(tensor, mode)).ok()
     }
 
+    /// Whether there is anything but zeros: otherwise every vector is arbitrary.
+    pub(crate) fn has_energy(&self) -> bool {
+        self.energies.iter().any(|&energy| energy > 0.0)
+    }
+
     /// The squared singular values, descending.
     pub(super) fn energies(&self) -> &[f64] {
         &self.energies

@@ -22,7 +22,7 @@ use crate::methods::{FactorArray, FactorUpdate, Method, Spectrum, gram};
 ///
 /// # Errors
 /// [`Error::Unused`] when a layer to calibrate saw no input, [`Error::LayerState`] when its inputs
-/// had different sizes or values that are not finite.
+/// had different sizes, values that are not finite, or nothing but zeros.
 ///
 /// # Example
 /// ```
@@ -142,6 +142,9 @@ impl Moments {
             if ranks[mode] < modes[mode] {
                 let spectrum = Spectrum::of_gram(modes[mode], &self.grams[mode])
                     .map_err(|error| format!("calibrating mode {mode}: {error}"))?;
+                if !spectrum.has_energy() {
+                    return Err("calibrated with inputs that are all zero".to_string());
+                }
                 factors[mode] = Some(spectrum.leading::<Dispatch>(ranks[mode], &like));
             }
         }

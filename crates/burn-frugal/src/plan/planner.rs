@@ -1,5 +1,7 @@
 //! From a profile and a budget to a plan.
 
+use std::fmt;
+
 use super::choice::{self, Alternative, Choice};
 use super::{Plan, Profile};
 use crate::error::Error;
@@ -17,7 +19,7 @@ use crate::methods::Method;
 /// let profile = Profile::load("profile.json")?;
 /// let planner = Planner::new(&profile).measure(ErrorMeasure::Relative);
 /// let solution = planner.least_error(2 << 20)?;
-/// println!("{} bytes, error {}\n{}", solution.bytes, solution.error, solution.plan);
+/// println!("{solution}");
 /// # Ok::<(), burn_frugal::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -61,6 +63,37 @@ pub struct PlannedLayer {
     pub bytes: usize,
     /// Its error.
     pub error: f64,
+}
+
+/// A table: one line a layer, then the sums.
+impl fmt::Display for Solution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sum = "sum".to_string();
+        let (mut paths, mut methods) = (sum.len(), 0);
+        for layer in &self.layers {
+            paths = paths.max(layer.path.len());
+            methods = methods.max(layer.method.to_string().len());
+        }
+        for layer in &self.layers {
+            let PlannedLayer {
+                path,
+                method,
+                bytes,
+                error,
+            } = layer;
+            let method = method.to_string();
+            writeln!(
+                f,
+                "{path:paths$}  {method:methods$}  {bytes:>12}  {error:>11.4e}"
+            )?;
+        }
+        let (bytes, error) = (self.bytes, self.error);
+        write!(
+            f,
+            "{sum:paths$}  {:methods$}  {bytes:>12}  {error:>11.4e}",
+            ""
+        )
+    }
 }
 
 impl<'a> Planner<'a> {

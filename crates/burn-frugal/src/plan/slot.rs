@@ -14,7 +14,9 @@ use crate::methods::{FactorArray, LayerShape, Method, Running, Saved};
 /// the layer's records stay those of Burn's layer.
 ///
 /// A [`Plan`](super::Plan) reaches it through [`Module::map`], whatever the model around it. A
-/// clone has running values of its own from then on.
+/// clone has running values of its own from then on: a training that runs every forward pass on a new
+/// clone of the model loses what its steps found, and an activation shortcut then starts anew each
+/// time.
 #[derive(Debug)]
 pub struct MethodSlot {
     training: bool,

@@ -124,7 +124,9 @@ impl TrainingState {
     }
 
     /// Gives the layers of `model` their running values back, those that have none in this state
-    /// lose theirs. Apply the plan first: a layer that changes its method starts anew.
+    /// lose theirs. Apply the plan first: a layer that changes its method starts anew. Of a factor with
+    /// more columns than the method's rank the first are used, one with fewer is left out at the next
+    /// step.
     ///
     /// # Errors
     /// When the state names a layer that the model does not have, or has channels or a factor that

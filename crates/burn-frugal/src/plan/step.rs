@@ -1,14 +1,14 @@
 //! Optimizer steps that leave the channels alone that a channel-sparse method does not train.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Bool, Tensor, TensorData};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::MethodSlot;
-use super::walk::{self, Parameter};
-use crate::methods::Method;
+use super::walk;
+use crate::methods::{ChannelSparse, Method};
 
 /// [`ModuleOptimizer::step`], after which every weight of a channel that is not trained now has the
 /// same bits as before it.
@@ -16,6 +16,9 @@ use crate::methods::Method;
 /// Zero gradients alone do not do that: weight decay, momentum and Adam's moments of earlier steps
 /// move weights whose gradient is zero. The optimizer's own state of such a weight does see the zero
 /// gradient: its momentum decays.
+///
+/// Gradients of channels that are not chosen now are dropped: when gradients of several batches are
+/// accumulated, advance a schedule after the step, not between the batches.
 ///
 /// # Example
 /// ```
@@ -48,7 +51,8 @@ pub fn step<M: Module>(
 /// their weights twice.
 #[derive(Debug)]
 pub struct UntrainedChannels {
-    weights: HashMap<ParamId, Untrained>,
+    /// By the weight's path: two layers of a model may share a parameter.
+    weights: BTreeMap<String, Untrained>,
 }
 
 /// One layer's weight before the step, in one axis.
@@ -62,16 +66,14 @@ impl UntrainedChannels {
     /// Those of every channel-sparse layer of `model`, for the channels that are chosen now.
     pub fn of<M: Module>(model: &M) -> Self {
         let slots = walk::slots(model).into_iter();
-        let sparse: BTreeMap<String, MethodSlot> = slots
-            .filter(|(_, slot)| matches!(slot.method(), Method::ChannelSparse(_)))
-            .map(|(path, slot)| (walk::weight_path(&path), slot))
-            .collect();
-        let wanted = walk::parameters(model)
-            .into_iter()
-            .filter_map(|Parameter { path, id }| Some((id, sparse.get(&path)?.clone())));
+        let sparse = slots.filter_map(|(path, slot)| match slot.method() {
+            Method::ChannelSparse(sparse) => Some((walk::weight_path(&path), (sparse, slot))),
+            _ => None,
+        });
         let mut collector = Collector {
-            wanted: wanted.collect(),
-            weights: HashMap::new(),
+            path: Vec::new(),
+            sparse: sparse.collect(),
+            weights: BTreeMap::new(),
         };
         model.visit(&mut collector);
         Self {
@@ -85,24 +87,39 @@ impl UntrainedChannels {
             return model;
         }
         model.map(&mut Restorer {
+            path: Vec::new(),
             weights: self.weights,
         })
     }
 }
 
 struct Collector {
-    wanted: HashMap<ParamId, MethodSlot>,
-    weights: HashMap<ParamId, Untrained>,
+    path: Vec<String>,
+    /// By the weight's path.
+    sparse: BTreeMap<String, (ChannelSparse, MethodSlot)>,
+    weights: BTreeMap<String, Untrained>,
 }
 
 impl ModuleVisitor for Collector {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(slot) = self.wanted.get(&param.id) else {
+        let path = self.path.join(".");
+        let Some((sparse, slot)) = self.sparse.get(&path) else {
             return;
         };
         let layer = slot.layer();
-        // before the first step that chooses them, no weight has a gradient
-        let channels = slot.channels().unwrap_or_default();
+        // not chosen yet, here: if a clone ran the forward pass, it chose these
+        let channels = slot.channels().unwrap_or_else(|| {
+            let weight = param.val().into_data();
+            sparse.largest(&layer, weight.iter::<f64>())
+        });
         if channels.len() == layer.channels[0] {
             return;
         }
@@ -114,17 +131,26 @@ impl ModuleVisitor for Collector {
         let before = param.val().detach().reshape([layer.weight_len()]);
         let trained = TensorData::new(trained, [layer.weight_len()]);
         let trained = Tensor::from_data(trained, &before.device());
-        self.weights.insert(param.id, Untrained { before, trained });
+        self.weights.insert(path, Untrained { before, trained });
     }
 }
 
 struct Restorer {
-    weights: HashMap<ParamId, Untrained>,
+    path: Vec<String>,
+    weights: BTreeMap<String, Untrained>,
 }
 
 impl ModuleMapper for Restorer {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(Untrained { before, trained }) = self.weights.remove(&param.id) else {
+        let Some(Untrained { before, trained }) = self.weights.remove(&self.path.join(".")) else {
             return param;
         };
         param.map(|after| {

@@ -24,7 +24,7 @@ pub struct Layer {
 
 /// A parameter of the model.
 pub(super) struct Parameter {
-    pub(super) path: String,
+    path: String,
     pub(super) id: ParamId,
 }
 

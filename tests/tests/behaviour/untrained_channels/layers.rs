@@ -148,3 +148,53 @@ fn a_layer_that_has_not_run_yet_is_left_alone() {
         assert!(pair.unused.weight.is_require_grad(), "{name}");
     }
 }
+
+/// A loss that takes the model by value runs on a clone, which chooses its channels for itself.
+#[test]
+fn a_forward_pass_on_a_clone_trains_the_channels_that_the_clone_chose() {
+    for (name, device) in autodiff_devices() {
+        let conv = Conv2dConfig::new([4, 4], [1, 1]).init(&device);
+        let conv = conv.with_method(Method::channel_sparse(0.5));
+        let conv = conv.expect("suitable");
+        let clone = conv.clone();
+        let output = clone.forward(random(1, [1, 4, 3, 3], &device));
+        let gradients = GradientsParams::from_grads(output.sum().backward(), &conv);
+        let chosen = clone.method.channels().expect("chosen by the pass");
+        let before = values(conv.weight.val());
+        let [_, (_, mut optimizer), ..] = optimizers();
+        let conv = plan::step(&mut optimizer, 0.05, conv, gradients);
+        for (index, (before, after)) in before.iter().zip(values(conv.weight.val())).enumerate() {
+            let trained = chosen.contains(&(index % 4));
+            assert_eq!(*before != after, trained, "{name}, weight {index}");
+        }
+    }
+}
+
+/// Two layers of a model that share their parameters choose channels each for itself.
+#[test]
+fn layers_that_share_a_parameter_keep_their_own_untrained_channels() {
+    for (name, device) in autodiff_devices() {
+        let conv = Conv2dConfig::new([4, 4], [1, 1]).init(&device);
+        let conv = conv.with_method(Method::channel_sparse(0.5));
+        let conv = conv.expect("suitable");
+        let shared = vec![conv.clone(), conv];
+        let chosen = [vec![0, 1], vec![2, 3]];
+        let state = TrainingState::default();
+        let state = state.with_channels("0", chosen[0].clone());
+        let state = state.with_channels("1", chosen[1].clone());
+        let shared = state.restore(shared).expect("its layers");
+        let before = values(shared[0].weight.val());
+        let output = shared[0].forward(random(1, [1, 4, 3, 3], &device));
+        let gradients = GradientsParams::from_grads(output.sum().backward(), &shared);
+        let [_, (_, mut optimizer), ..] = optimizers();
+        let shared = plan::step(&mut optimizer, 0.05, shared, gradients);
+        for (index, (before, after)) in before
+            .iter()
+            .zip(values(shared[0].weight.val()))
+            .enumerate()
+        {
+            let trained = chosen[0].contains(&(index % 4));
+            assert_eq!(*before != after, trained, "{name}, weight {index}");
+        }
+    }
+}
