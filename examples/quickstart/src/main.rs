@@ -35,8 +35,9 @@ const TUNED: usize = 4;
 /// last 4 convolutions and a new head, from the same start with exact gradients, gradient filtering,
 /// channel-sparse updates, the activation shortcut, HOSVD, and what a planner chooses within a budget;
 /// and the head alone, to compare with.
-/// Prints accuracy, memory and time of each, and writes plan.json (the planner's) and accuracy.svg. Network and images are part of the program. Takes about two minutes on
-/// two cores; `--steps 10` for a first look.
+/// Prints accuracy, memory and time of each, and writes plan.json (the planner's) and accuracy.svg.
+/// Network and images are part of the program. Takes under three minutes on two cores; `--steps 10`
+/// for a first look.
 #[derive(Parser)]
 #[command(version, allow_negative_numbers = true)]
 struct Args {
