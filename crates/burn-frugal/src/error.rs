@@ -26,7 +26,7 @@ pub enum Error {
         channels: [usize; 2],
     },
     /// A method that a layer cannot use.
-    #[error("layer `{layer}`: {source}")]
+    #[error("{}: {source}", named(layer))]
     Method {
         /// The layer's path in the model.
         layer: String,
@@ -113,7 +113,7 @@ pub enum Error {
         problem: String,
     },
     /// Saved running values that do not suit the layer.
-    #[error("layer `{layer}`: {problem}")]
+    #[error("{}: {problem}", named(layer))]
     LayerState {
         /// The layer's path in the model.
         layer: String,
@@ -121,13 +121,13 @@ pub enum Error {
         problem: String,
     },
     /// What a measurement or calibration ran does not depend on a layer.
-    #[error("the layer `{layer}` took no part in what was run: nothing to measure")]
+    #[error("{} took no part in what was run: nothing to measure", named(layer))]
     Unused {
         /// The layer's path in the model.
         layer: String,
     },
     /// A measured gradient, or an error of one, that is not a finite number.
-    #[error("layer `{layer}`, {method}: the measured gradient error is {found}")]
+    #[error("{}, {method}: the measured gradient error is {found}", named(layer))]
     NotFinite {
         /// The layer's path in the model.
         layer: String,
@@ -171,13 +171,21 @@ pub enum Error {
     },
 }
 
+/// A layer by its path, which is empty if the model itself is the layer.
+fn named(path: &str) -> String {
+    match path {
+        "" => "the model itself".to_string(),
+        path => format!("layer `{path}`"),
+    }
+}
+
 /// At most eight names, so that a message stays readable.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let names: Vec<&str> = names
         .iter()
         .map(|name| match name.as_str() {
-            "" => "the model itself (an empty path)",
+            "" => "`` (the model itself)",
             name => name,
         })
         .collect();
