@@ -47,13 +47,17 @@ impl<B: FrugalOps> Backward<B, 3> for LayerBackward {
             let gradient = bias_gradient::<B>(output_gradient.clone(), &geometry);
             gradients.register::<B>(node.id, gradient);
         }
+        if weight.is_none() && weight_value.is_none() {
+            return;
+        }
+        let upstream = method.upstream::<B>(output_gradient, &geometry);
         if let Some(node) = weight {
             // first, so that what was saved is gone before the input gradient is allocated
-            let gradient = method.weight_gradient::<B>(saved, output_gradient.clone(), &geometry);
+            let gradient = method.weight_gradient::<B>(saved, upstream.clone(), &geometry);
             gradients.register::<B>(node.id, gradient);
         }
         if let (Some(node), Some(weight)) = (input, weight_value) {
-            let gradient = method.input_gradient::<B>(weight, output_gradient, &geometry);
+            let gradient = method.input_gradient::<B>(weight, upstream, &geometry);
             gradients.register::<B>(node.id, gradient);
         }
     }

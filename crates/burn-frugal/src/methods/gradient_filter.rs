@@ -71,7 +71,8 @@ impl GradientFilter {
         geometry.batch * geometry.input_channels * rows * columns
     }
 
-    /// Every pooling and spreading is one operation an element, the products are those on tiles.
+    /// Every pooling and spreading is one operation an element, the products are those on tiles. The
+    /// means of the output's gradient, which both gradients share, count with the weight's.
     pub(super) fn flops(&self, geometry: &ConvGeometry) -> Flops {
         let [input, output] = [geometry.input_len(), geometry.output_len()].map(|len| len as u64);
         let kernel_sums = geometry.weight_len() as u64;
@@ -79,7 +80,7 @@ impl GradientFilter {
         Flops {
             forward: input,
             weight_gradient: output + on_tiles,
-            input_gradient: output + kernel_sums + on_tiles + input,
+            input_gradient: kernel_sums + on_tiles + input,
         }
     }
 
@@ -92,14 +93,22 @@ impl GradientFilter {
         Saved::Tiles(B::tile_sums(input, self.kept_tiles(geometry)))
     }
 
+    /// The mean of the output's gradient over each tile.
+    pub(super) fn means<B: FrugalOps>(
+        &self,
+        output_gradient: FloatTensor<B>,
+        geometry: &ConvGeometry,
+    ) -> FloatTensor<B> {
+        B::tile_sums(output_gradient, self.output_tiles(geometry))
+    }
+
     /// The tile-constant weight gradient, `[channels_out, channels_in / groups, kernel, kernel]`.
     pub(super) fn weight_gradient<B: FrugalOps>(
         &self,
         kept: FloatTensor<B>,
-        output_gradient: FloatTensor<B>,
+        means: FloatTensor<B>,
         geometry: &ConvGeometry,
     ) -> FloatTensor<B> {
-        let means = B::tile_sums(output_gradient, self.output_tiles(geometry));
         let taps = B::convolution_weight_gradient(kept, means, self.on_tiles(geometry));
         let taps = B::float_repeat_dim(taps, 2, geometry.kernel[0]);
         B::float_repeat_dim(taps, 3, geometry.kernel[1])
@@ -109,11 +118,10 @@ impl GradientFilter {
     pub(super) fn input_gradient<B: FrugalOps>(
         &self,
         weight: FloatTensor<B>,
-        output_gradient: FloatTensor<B>,
+        means: FloatTensor<B>,
         geometry: &ConvGeometry,
     ) -> FloatTensor<B> {
         let [channels_out, group_channels, _, _] = weight.shape().dims();
-        let means = B::tile_sums(output_gradient, self.output_tiles(geometry));
         let taps = geometry.kernel[0] * geometry.kernel[1];
         let rows = Shape::from([channels_out, group_channels, taps]);
         let kernel_sums = B::float_sum_dim(B::float_reshape(weight, rows), 2);

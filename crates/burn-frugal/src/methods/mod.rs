@@ -228,11 +228,25 @@ impl Method {
         }
     }
 
-    /// The weight's gradient, in the weight's shape.
+    /// What both gradients are computed from: the output's gradient, or a filter's means of it.
+    pub(crate) fn upstream<B: FrugalOps>(
+        &self,
+        output_gradient: FloatTensor<B>,
+        geometry: &LayerGeometry,
+    ) -> FloatTensor<B> {
+        match self.resolved() {
+            Self::GradientFilter(filter) => {
+                filter.means::<B>(output_gradient, convolution(geometry))
+            }
+            _ => output_gradient,
+        }
+    }
+
+    /// The weight's gradient, in the weight's shape, from [`upstream`](Self::upstream).
     pub(crate) fn weight_gradient<B: FrugalOps>(
         &self,
         saved: Saved<B>,
-        output_gradient: FloatTensor<B>,
+        upstream: FloatTensor<B>,
         geometry: &LayerGeometry,
     ) -> FloatTensor<B> {
         match (self.resolved(), saved) {
@@ -240,32 +254,32 @@ impl Method {
             (
                 Self::Exact | Self::ChannelSparse(_) | Self::ActivationShortcut(_) | Self::Hosvd(_),
                 Saved::Full(input),
-            ) => exact::weight_gradient::<B>(input, output_gradient, geometry),
+            ) => exact::weight_gradient::<B>(input, upstream, geometry),
             (Self::GradientFilter(filter), Saved::Tiles(kept)) => {
-                filter.weight_gradient::<B>(kept, output_gradient, convolution(geometry))
+                filter.weight_gradient::<B>(kept, upstream, convolution(geometry))
             }
             (Self::ChannelSparse(_), Saved::Channels { input, channels }) => {
-                channel_sparse::weight_gradient::<B>(input, &channels, output_gradient, geometry)
+                channel_sparse::weight_gradient::<B>(input, &channels, upstream, geometry)
             }
             (Self::ActivationShortcut(_) | Self::Hosvd(_), Saved::LowRank(low_rank)) => {
-                low_rank.weight_gradient(output_gradient, geometry)
+                low_rank.weight_gradient(upstream, geometry)
             }
             (method, saved) => unreachable!("{method:?} does not keep {saved:?}"),
         }
     }
 
-    /// The input's gradient, in the input's shape.
+    /// The input's gradient, in the input's shape, from [`upstream`](Self::upstream).
     pub(crate) fn input_gradient<B: FrugalOps>(
         &self,
         weight: FloatTensor<B>,
-        output_gradient: FloatTensor<B>,
+        upstream: FloatTensor<B>,
         geometry: &LayerGeometry,
     ) -> FloatTensor<B> {
         match self.resolved() {
             Self::GradientFilter(filter) => {
-                filter.input_gradient::<B>(weight, output_gradient, convolution(geometry))
+                filter.input_gradient::<B>(weight, upstream, convolution(geometry))
             }
-            _ => exact::input_gradient::<B>(weight, output_gradient, geometry),
+            _ => exact::input_gradient::<B>(weight, upstream, geometry),
         }
     }
 

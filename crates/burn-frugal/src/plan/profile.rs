@@ -408,7 +408,7 @@ fn gradient(method: Method, passes: &[Pass], running: &mut Running<Dispatch>) ->
             kept.ranks = Some(kept.ranks.map_or(ranks, |before| before.max(ranks)));
         }
         kept.hosvd_flops += Hosvd::flops_at(&pass.geometry, ranks);
-        let upstream = pass.output_gradient.clone();
+        let upstream = method.upstream::<Dispatch>(pass.output_gradient.clone(), &pass.geometry);
         let gradient = method.weight_gradient(saved, upstream, &pass.geometry);
         sum = measure::sum(sum, measure::values(gradient));
     }
