@@ -125,11 +125,8 @@ impl ActivationShortcut {
                 found: ranks,
             });
         }
-        let channel_mode = match layer.kind {
-            LayerKind::Conv2d => 1,
-            LayerKind::Linear => ranks.len() - 1,
-        };
-        let (found, channels) = (ranks[channel_mode], layer.channels[0]);
+        let found = ranks[layer.channel_mode(ranks.len())];
+        let channels = layer.channels[0];
         if found > channels {
             return Err(Unsuitable::ChannelRank { found, channels });
         }

@@ -2,8 +2,8 @@
 //! (arXiv 2503.17959; the operator is that of MCUNetV3's partial backward pass).
 //!
 //! Only the chosen channels of the input stay, as a copy. Which they are is not part of the method:
-//! a [`Schedule`](crate::plan::schedule::Schedule) chooses them; without one they are those with the largest
-//! weights. The input gradient is exact.
+//! a [`Schedule`](crate::plan::schedule::Schedule) chooses them; without one they are those with the
+//! largest weights. The input gradient is exact.
 
 use burn::backend::{TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{IndexingUpdateOp, Shape, TensorData};
@@ -45,8 +45,13 @@ impl ChannelSparse {
     }
 
     pub(super) fn flops(&self, geometry: &LayerGeometry) -> Flops {
+        let exact = exact::flops(geometry);
         let channels = geometry.modes()[geometry.channel_mode()];
-        flops(geometry, self.selected(channels))
+        let one_channel = exact.weight_gradient / channels.max(1) as u64;
+        Flops {
+            weight_gradient: one_channel * self.selected(channels) as u64,
+            ..exact
+        }
     }
 
     /// The channels with the largest weights, ascending: what is trained without a schedule.
@@ -63,15 +68,6 @@ impl ChannelSparse {
         channels.shrink_to_fit();
         channels.sort_unstable();
         channels
-    }
-}
-
-pub(super) fn flops(geometry: &LayerGeometry, selected: usize) -> Flops {
-    let exact = exact::flops(geometry);
-    let channels = geometry.modes()[geometry.channel_mode()].max(1) as u64;
-    Flops {
-        weight_gradient: exact.weight_gradient / channels * selected as u64,
-        ..exact
     }
 }
 

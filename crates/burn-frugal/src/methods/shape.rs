@@ -35,6 +35,14 @@ impl LayerShape {
         }
     }
 
+    /// The mode that holds the channels (or features) of an input with this many modes.
+    pub fn channel_mode(&self, modes: usize) -> usize {
+        match self.kind {
+            LayerKind::Conv2d => 1,
+            LayerKind::Linear => modes - 1,
+        }
+    }
+
     /// Elements of the weight.
     pub fn weight_len(&self) -> usize {
         self.channels[0] * self.weights_per_channel()

@@ -159,11 +159,7 @@ impl Plan {
     /// That a model with these layers can use this plan.
     fn check(&self, layers: &[Layer]) -> Result<(), Error> {
         for (path, method) in &self.methods {
-            let layer = layers.iter().find(|layer| layer.path == *path);
-            let layer = layer.ok_or_else(|| Error::UnknownLayer {
-                path: path.clone(),
-                layers: walk::paths(layers),
-            })?;
+            let layer = walk::find(layers, path)?;
             method.check(&layer.shape).map_err(|source| Error::Method {
                 layer: path.clone(),
                 source,

@@ -228,7 +228,7 @@ impl Profile {
         for (layer, candidates) in layers {
             progress.set_message(layer.path.clone());
             let passes = passes(model, &layer.path, &loss)?;
-            let weight = || walk::weights(model, &layer.path);
+            let weight = walk::weights(model, &layer.path);
             let measurement = Measurement::new(&layer, &passes, weight);
             let measured = candidates.iter().map(|candidate| {
                 let measured = measurement.of(candidate);
@@ -312,20 +312,20 @@ struct Measurement<'a> {
     /// The exact weight gradient.
     exact: Vec<f64>,
     gradient_norm: f64,
-    /// The running values of a layer that has not trained, its channels chosen.
     layer: &'a Layer,
+    /// What a channel-sparse method chooses its channels by.
     weight: Vec<f64>,
 }
 
 impl<'a> Measurement<'a> {
-    fn new(layer: &'a Layer, passes: &'a [Pass], weight: impl FnOnce() -> Vec<f64>) -> Self {
+    fn new(layer: &'a Layer, passes: &'a [Pass], weight: Vec<f64>) -> Self {
         let exact = measure::exact_weight_gradient(passes);
         Self {
             gradient_norm: norm(exact.iter().copied()),
-            weight: weight(),
             exact,
             passes,
             layer,
+            weight,
         }
     }
 
@@ -380,7 +380,7 @@ struct Kept {
     bytes: usize,
     /// The largest rank of each mode of a low-rank form; `None` if nothing was compressed.
     ranks: Option<PerMode>,
-    /// For HOSVD: its operations at the ranks that were kept.
+    /// HOSVD's operations at the ranks that were kept; none for other methods.
     hosvd_flops: Flops,
 }
 
@@ -407,7 +407,9 @@ fn gradient(method: Method, passes: &[Pass], running: &mut Running<Dispatch>) ->
         if ranks != pass.geometry.modes() {
             kept.ranks = Some(kept.ranks.map_or(ranks, |before| before.max(ranks)));
         }
-        kept.hosvd_flops += Hosvd::flops_at(&pass.geometry, ranks);
+        if let Method::Hosvd(_) = method {
+            kept.hosvd_flops += Hosvd::flops_at(&pass.geometry, ranks);
+        }
         let upstream = method.upstream::<Dispatch>(pass.output_gradient.clone(), &pass.geometry);
         let gradient = method.weight_gradient(saved, upstream, &pass.geometry);
         sum = measure::sum(sum, measure::values(gradient));

@@ -21,13 +21,7 @@ impl Selection {
     /// The layers that it names, in the model's order.
     pub(super) fn select<'a>(&self, layers: &'a [Layer]) -> Result<Vec<&'a Layer>, Error> {
         match self {
-            Self::Layer(path) => match layers.iter().find(|layer| layer.path == *path) {
-                Some(layer) => Ok(vec![layer]),
-                None => Err(Error::UnknownLayer {
-                    path: path.clone(),
-                    layers: walk::paths(layers),
-                }),
-            },
+            Self::Layer(path) => Ok(vec![walk::find(layers, path)?]),
             Self::Pattern(pattern) => {
                 let regex = Regex::new(pattern).map_err(|source| Error::Pattern {
                     pattern: pattern.clone(),

@@ -12,7 +12,7 @@ use super::{Layer, walk};
 use crate::error::Error;
 use crate::files;
 use crate::geometry::PerMode;
-use crate::methods::{ActivationShortcut, FactorArray, LayerKind, Method};
+use crate::methods::{ActivationShortcut, FactorArray, Method};
 
 /// Version of the file's form; a change that an older reader would misread increments it.
 const VERSION: u64 = 1;
@@ -134,11 +134,7 @@ impl TrainingState {
     pub fn restore<M: Module>(&self, model: M) -> Result<M, Error> {
         let layers = walk::layers(&model);
         for (path, state) in &self.layers {
-            let layer = layers.iter().find(|layer| layer.path == *path);
-            let layer = layer.ok_or_else(|| Error::UnknownLayer {
-                path: path.clone(),
-                layers: walk::paths(&layers),
-            })?;
+            let layer = walk::find(&layers, path)?;
             state.check(layer).map_err(|problem| Error::LayerState {
                 layer: path.clone(),
                 problem,
@@ -265,10 +261,7 @@ impl LayerState {
             let Method::ActivationShortcut(ActivationShortcut { ranks, .. }) = layer.method else {
                 return Err(format!("its method ({}) has no factors", layer.method));
             };
-            let channel_mode = match layer.shape.kind {
-                LayerKind::Conv2d => 1,
-                LayerKind::Linear => ranks.len() - 1,
-            };
+            let channel_mode = layer.shape.channel_mode(ranks.len());
             let shape = factor.shape().as_slice();
             let &[size, rank] = shape else {
                 return Err(format!("expected a factor [size, rank], found {shape:?}"));

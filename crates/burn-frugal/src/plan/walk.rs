@@ -9,6 +9,7 @@ use burn::tensor::{Bool, Int, Tensor};
 use std::cell::RefCell;
 
 use super::MethodSlot;
+use crate::error::Error;
 use crate::methods::{LayerShape, Method};
 
 /// A layer that a plan can name.
@@ -103,6 +104,18 @@ pub(super) fn layers<M: Module>(model: &M) -> Vec<Layer> {
 /// The paths of these layers.
 pub(super) fn paths(layers: &[Layer]) -> Vec<String> {
     layers.iter().map(|layer| layer.path.clone()).collect()
+}
+
+/// The layer at this path.
+///
+/// # Errors
+/// When there is none, with those that there are.
+pub(super) fn find<'a>(layers: &'a [Layer], path: &str) -> Result<&'a Layer, Error> {
+    let layer = layers.iter().find(|layer| layer.path == path);
+    layer.ok_or_else(|| Error::UnknownLayer {
+        path: path.to_string(),
+        layers: paths(layers),
+    })
 }
 
 /// The path of a layer's weight.

@@ -101,11 +101,7 @@ impl Schedule {
         let layers = walk::layers(&model);
         for scheduled in self.layers() {
             let path = &scheduled.path;
-            let layer = layers.iter().find(|layer| layer.path == *path);
-            let layer = layer.ok_or_else(|| Error::UnknownLayer {
-                path: path.clone(),
-                layers: walk::paths(&layers),
-            })?;
+            let layer = walk::find(&layers, path)?;
             if !matches!(layer.method, Method::ChannelSparse(_)) {
                 return Err(ScheduleError::NotSparse {
                     path: path.clone(),
