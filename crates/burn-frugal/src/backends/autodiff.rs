@@ -10,9 +10,8 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 
-use crate::geometry::LayerGeometry;
 use crate::methods::Saved;
-use crate::ops::{self, FrugalOps, LayerStep, MaybeFloat, linear};
+use crate::ops::{self, FrugalOps, LayerStep, MaybeFloat};
 
 /// What waits for the backward pass. Nothing is kept for a parent that is not tracked.
 #[derive(Clone, Debug)]
@@ -43,14 +42,11 @@ impl<B: FrugalOps> Backward<B, 3> for LayerBackward {
             step: LayerStep { geometry, method },
         } = ops.state;
 
+        let upstream = method.upstream::<B>(output_gradient, &geometry);
         if let Some(node) = bias {
-            let gradient = bias_gradient::<B>(output_gradient.clone(), &geometry);
+            let gradient = method.bias_gradient::<B>(upstream.clone(), &geometry);
             gradients.register::<B>(node.id, gradient);
         }
-        if weight.is_none() && weight_value.is_none() {
-            return;
-        }
-        let upstream = method.upstream::<B>(output_gradient, &geometry);
         if let Some(node) = weight {
             // first, so that what was saved is gone before the input gradient is allocated
             let gradient = method.weight_gradient::<B>(saved, upstream.clone(), &geometry);
@@ -104,17 +100,6 @@ impl<B: FrugalOps, C: CheckpointStrategy> FrugalOps for Autodiff<B, C> {
                 prepared.finish(ops::forward::<B>(input, weight, bias, &step.geometry))
             }
         }
-    }
-}
-
-/// The output's gradient summed over everything but its channels.
-fn bias_gradient<B: FrugalOps>(
-    output_gradient: FloatTensor<B>,
-    geometry: &LayerGeometry,
-) -> FloatTensor<B> {
-    match geometry {
-        LayerGeometry::Conv2d(_) => B::channel_sums(output_gradient),
-        LayerGeometry::Linear(_) => linear::bias_gradient::<B>(output_gradient),
     }
 }
 

@@ -40,6 +40,17 @@ pub(super) fn weight_gradient<B: FrugalOps>(
     }
 }
 
+/// The output's gradient summed over everything but its channels.
+pub(super) fn bias_gradient<B: FrugalOps>(
+    output_gradient: FloatTensor<B>,
+    geometry: &LayerGeometry,
+) -> FloatTensor<B> {
+    match geometry {
+        LayerGeometry::Conv2d(_) => B::channel_sums(output_gradient),
+        LayerGeometry::Linear(_) => linear::bias_gradient::<B>(output_gradient),
+    }
+}
+
 /// The transposed layer applied to the output's gradient.
 pub(super) fn input_gradient<B: FrugalOps>(
     weight: FloatTensor<B>,

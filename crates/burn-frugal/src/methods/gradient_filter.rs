@@ -9,10 +9,9 @@
 //! - `dx[n, c, pixel of tile] = sum over o of mean(dy[n, o, tile]) * sum over i, j of W[o, c, i, j]`.
 //!
 //! `kept` is one number a tile and channel, the only thing that stays of the input. The bias
-//! gradient is exact.
+//! gradient is the exact one.
 
-use burn::backend::{TensorMetadata, tensor::FloatTensor};
-use burn::tensor::Shape;
+use burn::backend::tensor::FloatTensor;
 use burn_frugal_kernels::{ConvGeometry, Span, Tiles};
 use serde::{Deserialize, Serialize};
 
@@ -110,8 +109,33 @@ impl GradientFilter {
         geometry: &ConvGeometry,
     ) -> FloatTensor<B> {
         let taps = B::convolution_weight_gradient(kept, means, self.on_tiles(geometry));
-        let taps = B::float_repeat_dim(taps, 2, geometry.kernel[0]);
-        B::float_repeat_dim(taps, 3, geometry.kernel[1])
+        B::tile_spread(taps, whole(geometry.kernel), geometry.kernel)
+    }
+
+    /// The bias gradient, `[channels_out]`: the means times their tiles' pixels, so that the output's
+    /// gradient is read only once.
+    pub(super) fn bias_gradient<B: FrugalOps>(
+        &self,
+        means: FloatTensor<B>,
+        geometry: &ConvGeometry,
+    ) -> FloatTensor<B> {
+        // tiles of one size lie side by side: few sums, each times its tiles' height and width
+        let [rows, columns] = geometry.output().map(|size| {
+            let mut regions: Vec<Span> = Vec::new();
+            for (tile, (start, stop)) in centred_tiles(size, self.patch).into_iter().enumerate() {
+                let weight = (stop - start) as f64;
+                match regions.last_mut() {
+                    Some(region) if region.weight == weight => region.stop += 1,
+                    _ => regions.push(Span {
+                        start: tile,
+                        stop: tile + 1,
+                        weight,
+                    }),
+                }
+            }
+            regions
+        });
+        B::channel_sums(B::tile_sums(means, Tiles { rows, columns }))
     }
 
     /// The tile-constant input gradient, `[batch, channels_in, height, width]`.
@@ -121,14 +145,7 @@ impl GradientFilter {
         means: FloatTensor<B>,
         geometry: &ConvGeometry,
     ) -> FloatTensor<B> {
-        let [channels_out, group_channels, _, _] = weight.shape().dims();
-        let taps = geometry.kernel[0] * geometry.kernel[1];
-        let rows = Shape::from([channels_out, group_channels, taps]);
-        let kernel_sums = B::float_sum_dim(B::float_reshape(weight, rows), 2);
-        let kernel_sums = B::float_reshape(
-            kernel_sums,
-            Shape::from([channels_out, group_channels, 1, 1]),
-        );
+        let kernel_sums = B::tile_sums(weight, whole(geometry.kernel));
         let values = B::convolution_input_gradient(kernel_sums, means, self.on_tiles(geometry));
         B::tile_spread(values, self.spread_tiles(geometry), geometry.input)
     }
@@ -241,6 +258,18 @@ impl GradientFilter {
         );
         centred(size, side, tiles)
     }
+}
+
+/// One tile that is the whole of a map.
+fn whole(size: [usize; 2]) -> Tiles {
+    let [rows, columns] = size.map(|stop| {
+        vec![Span {
+            start: 0,
+            stop,
+            weight: 1.0,
+        }]
+    });
+    Tiles { rows, columns }
 }
 
 /// `size` pixels cut into `ceil(size / patch)` tiles, the surplus shared by the two border tiles.

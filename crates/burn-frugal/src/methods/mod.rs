@@ -228,7 +228,7 @@ impl Method {
         }
     }
 
-    /// What both gradients are computed from: the output's gradient, or a filter's means of it.
+    /// What all gradients are computed from: the output's gradient, or a filter's means of it.
     pub(crate) fn upstream<B: FrugalOps>(
         &self,
         output_gradient: FloatTensor<B>,
@@ -239,6 +239,20 @@ impl Method {
                 filter.means::<B>(output_gradient, convolution(geometry))
             }
             _ => output_gradient,
+        }
+    }
+
+    /// The bias' gradient, `[channels_out]`, from [`upstream`](Self::upstream). Exact for all methods.
+    pub(crate) fn bias_gradient<B: FrugalOps>(
+        &self,
+        upstream: FloatTensor<B>,
+        geometry: &LayerGeometry,
+    ) -> FloatTensor<B> {
+        match self.resolved() {
+            Self::GradientFilter(filter) => {
+                filter.bias_gradient::<B>(upstream, convolution(geometry))
+            }
+            _ => exact::bias_gradient::<B>(upstream, geometry),
         }
     }
 

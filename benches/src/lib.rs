@@ -1,0 +1,17 @@
+//! What the benchmark programs share: backends and methods by name, timing, and how results are
+//! printed. The programs are `layers`, `kernels` and `step`; `compare.sh` runs them side by side with
+//! PyTorch.
+#![warn(missing_docs)]
+#![allow(
+    deprecated,
+    reason = "Burn deprecates its ndarray backend, which is measured as well"
+)]
+
+pub mod arguments;
+pub mod burn_network;
+pub mod convolutions;
+pub mod method;
+pub mod network;
+pub mod record;
+pub mod timing;
+pub mod upstream;
