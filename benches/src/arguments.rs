@@ -16,9 +16,19 @@ pub struct Common {
     /// An aligned table instead of one JSON object a line.
     #[arg(long)]
     pub table: bool,
+    /// Leaves the process as it is instead of preparing it with `burn_frugal::prepare_process`.
+    #[arg(long)]
+    pub unprepared: bool,
 }
 
 impl Common {
+    /// Prepares the process, unless the arguments say not to.
+    pub fn prepare(&self) {
+        if !self.unprepared {
+            burn_frugal::prepare_process().expect("the first use of rayon");
+        }
+    }
+
     /// The backend's device, without autodiff.
     pub fn device(&self) -> Device {
         let mut compiled = backends::compiled().into_iter();

@@ -34,6 +34,7 @@ struct Args {
 
 fn main() {
     let args = Args::parse();
+    args.common.prepare();
     if args.describe {
         println!("{}", serde_json::to_string(&KERNELS).expect("plain values"));
         return;

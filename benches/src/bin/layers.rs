@@ -38,6 +38,7 @@ struct Args {
 
 fn main() {
     let args = Args::parse();
+    args.common.prepare();
     let methods = match args.method {
         Some(method) => vec![method],
         None => ["exact", "filter2", "filter4", "sparse10", "shortcut"]

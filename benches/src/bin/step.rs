@@ -116,6 +116,7 @@ impl fmt::Display for Side {
 
 fn main() {
     let args = Args::parse();
+    args.common.prepare();
     let config = network::config(&args.model)
         .expect("the argument's parser knows the networks")
         .with_classes(CLASSES);

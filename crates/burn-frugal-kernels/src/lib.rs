@@ -6,7 +6,7 @@
 //! height, width]`; weights are `[output channels, input channels / groups, kernel height, kernel width]`.
 //!
 //! Work is split over the current `rayon` pool. With the same number of threads, the same arguments give the same
-//! bits on every run. Memory beyond the arguments is a bounded scratch area per thread; the weight gradient, [`gram`]
+//! bits on every run. Memory beyond arguments and result is a bounded scratch area per thread; the weight gradient, [`gram`]
 //! and [`subspace_product`] also need a copy or two of their result per thread. The decompositions run on one thread
 //! and copy their matrix.
 //!
@@ -27,8 +27,7 @@
 //! };
 //! geometry.check()?;
 //! let input = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
-//! let mut output = vec![0.0; geometry.output_len()];
-//! conv2d(&geometry, &input, &[1.0; 4], Some(&[0.5]), &mut output);
+//! let output = conv2d(&geometry, &input, &[1.0; 4], Some(&[0.5]));
 //! assert_eq!(output, [12.5, 16.5, 24.5, 28.5]);
 //! # Ok::<(), burn_frugal_kernels::GeometryError>(())
 //! ```
@@ -38,10 +37,12 @@ mod chunks;
 mod conv;
 mod decompositions;
 mod element;
+mod fresh;
 mod geometry;
 mod invariant;
 mod modes;
 mod parts;
+mod process;
 mod product;
 mod scratch;
 mod sums;
@@ -52,5 +53,6 @@ pub use decompositions::{DecompositionError, orthonormalize, symmetric_eigen};
 pub use element::Element;
 pub use geometry::{ConvGeometry, GeometryError};
 pub use modes::{Unfolding, gram, mode_expand, mode_project, subspace_product};
+pub use process::{ProcessError, prepare_process};
 pub use sums::channel_sums;
 pub use tiles::{Span, Tiles, tile_spread, tile_sums};

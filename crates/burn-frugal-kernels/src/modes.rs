@@ -1,10 +1,10 @@
 //! Products of a tensor with a matrix along one of its modes, as in Tucker decompositions.
 
 use gemm::Parallelism;
-use rayon::prelude::*;
 
 use crate::Element;
 use crate::chunks::Chunks;
+use crate::fresh::{in_parallel, in_turn};
 use crate::invariant::expect_len;
 use crate::parts::{share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
@@ -72,7 +72,7 @@ impl Unfolding {
 /// these are orthonormal.
 ///
 /// `projected[o, r, i] = sum over d of tensor[o, d, i] * factor[d, r]`, with `tensor` of shape `[outer, size, inner]`
-/// (`unfolding`), `factor` of shape `[size, rank]` and `projected`, overwritten, of shape `[outer, rank, inner]`.
+/// (`unfolding`), `factor` of shape `[size, rank]` and `projected` of shape `[outer, rank, inner]`.
 ///
 /// # Panics
 ///
@@ -82,21 +82,19 @@ pub fn mode_project<T: Element>(
     rank: usize,
     tensor: &[T],
     factor: &[T],
-    projected: &mut [T],
-) {
+) -> Vec<T> {
     const NAME: &str = "mode_project";
     let small = unfolding.with_size(rank);
     expect_len(NAME, "tensor", unfolding.len(), tensor.len());
     expect_len(NAME, "factor", unfolding.size * rank, factor.len());
-    expect_len(NAME, "projected", small.len(), projected.len());
     let factor = Matrix::new(factor, unfolding.size, rank, rank);
-    multiply_slabs(factor.transposed(), unfolding, tensor, &small, projected);
+    multiply_slabs(factor.transposed(), unfolding, tensor, &small)
 }
 
 /// Product of a tensor with a factor along one mode: the transpose of [`mode_project`].
 ///
 /// `expanded[o, d, i] = sum over r of core[o, r, i] * factor[d, r]`, with `core` of shape `[outer, rank, inner]`,
-/// `factor` of shape `[size, rank]` and `expanded`, overwritten, of shape `[outer, size, inner]` (`unfolding`).
+/// `factor` of shape `[size, rank]` and `expanded` of shape `[outer, size, inner]` (`unfolding`).
 ///
 /// # Panics
 ///
@@ -106,21 +104,19 @@ pub fn mode_expand<T: Element>(
     rank: usize,
     core: &[T],
     factor: &[T],
-    expanded: &mut [T],
-) {
+) -> Vec<T> {
     const NAME: &str = "mode_expand";
     let small = unfolding.with_size(rank);
     expect_len(NAME, "core", small.len(), core.len());
     expect_len(NAME, "factor", unfolding.size * rank, factor.len());
-    expect_len(NAME, "expanded", unfolding.len(), expanded.len());
     let factor = Matrix::new(factor, unfolding.size, rank, rank);
-    multiply_slabs(factor, &small, core, unfolding, expanded);
+    multiply_slabs(factor, &small, core, unfolding)
 }
 
 /// One step of subspace iteration, without making the result orthonormal.
 ///
 /// `product = X X^T factor`, where `X`, of shape `[size, outer * inner]`, is the unfolding of `tensor`, of shape
-/// `[outer, size, inner]`. `factor` and `product`, overwritten, have shape `[size, rank]`.
+/// `[outer, size, inner]`. `factor` and `product` have shape `[size, rank]`.
 ///
 /// # Panics
 ///
@@ -130,19 +126,14 @@ pub fn subspace_product<T: Element>(
     rank: usize,
     tensor: &[T],
     factor: &[T],
-    product: &mut [T],
-) {
+) -> Vec<T> {
     const NAME: &str = "subspace_product";
     let size = unfolding.size;
     expect_len(NAME, "tensor", unfolding.len(), tensor.len());
     expect_len(NAME, "factor", size * rank, factor.len());
-    expect_len(NAME, "product", size * rank, product.len());
-    if product.is_empty() {
-        return;
-    }
-    if tensor.is_empty() {
-        product.fill(T::ZERO);
-        return;
+    let mut product = vec![T::ZERO; size * rank];
+    if product.is_empty() || tensor.is_empty() {
+        return product;
     }
     let factor = Matrix::new(factor, size, rank, rank);
     if size < 2 * rank {
@@ -150,42 +141,42 @@ pub fn subspace_product<T: Element>(
         let mut gram = vec![T::ZERO; size * size];
         sum_gram(unfolding, tensor, &mut gram, |value| value);
         let target = MatrixMut {
-            data: product,
+            data: &mut product,
             row_stride: rank,
         };
         let gram = Matrix::new(&gram, size, size, size);
         multiply(gram, factor, target, Store::Replace, Parallelism::Rayon(0));
-        return;
+        return product;
     }
     // The sums are kept as [rank, size], the mode contiguous: fast also when the mode is the last axis.
-    sum_projections(unfolding, rank, tensor, factor, product);
+    sum_projections(unfolding, rank, tensor, factor, &mut product);
     with_scratch(product.len(), |transposed| {
-        transposed.copy_from_slice(product);
+        transposed.copy_from_slice(&product);
         for (position, row) in product.chunks_exact_mut(rank).enumerate() {
             for (value, column) in row.iter_mut().zip(transposed.chunks_exact(size)) {
                 *value = column[position];
             }
         }
     });
+    product
 }
 
 /// Gram matrix of a tensor's unfolding, in double precision.
 ///
 /// `gram = X X^T`, where `X`, of shape `[size, outer * inner]`, is the unfolding of `tensor`, of shape `[outer, size,
-/// inner]`. `gram`, overwritten, has shape `[size, size]` and is exactly symmetric.
+/// inner]`. `gram` has shape `[size, size]` and is exactly symmetric.
 ///
 /// # Panics
 ///
 /// If a slice does not have the length of its shape.
-pub fn gram<T: Element>(unfolding: &Unfolding, tensor: &[T], gram: &mut [f64]) {
+pub fn gram<T: Element>(unfolding: &Unfolding, tensor: &[T]) -> Vec<f64> {
     const NAME: &str = "gram";
     expect_len(NAME, "tensor", unfolding.len(), tensor.len());
-    expect_len(NAME, "gram", unfolding.size * unfolding.size, gram.len());
-    if tensor.is_empty() {
-        gram.fill(0.0);
-        return;
+    let mut gram = vec![0.0; unfolding.size * unfolding.size];
+    if !tensor.is_empty() {
+        sum_gram(unfolding, tensor, &mut gram, T::to_f64);
     }
-    sum_gram(unfolding, tensor, gram, T::to_f64);
+    gram
 }
 
 /// `target[o, t, i] = sum over s of matrix[t, s] * source[o, s, i]`.
@@ -194,14 +185,10 @@ fn multiply_slabs<T: Element>(
     source_shape: &Unfolding,
     source: &[T],
     target_shape: &Unfolding,
-    target: &mut [T],
-) {
-    if target.is_empty() {
-        return;
-    }
-    if source.is_empty() {
-        target.fill(T::ZERO);
-        return;
+) -> Vec<T> {
+    let len = target_shape.len();
+    if len == 0 || source.is_empty() {
+        return vec![T::ZERO; len];
     }
     let Unfolding { outer, inner, .. } = *target_shape;
     let source_slab = source_shape.size * inner;
@@ -225,46 +212,47 @@ fn multiply_slabs<T: Element>(
     };
     if outer < rayon::current_num_threads() {
         // Too few slabs to go round: the threads share each product instead.
-        each_slab(source, target, Parallelism::Rayon(0));
-        return;
+        return in_turn(len, len, |_, target| {
+            each_slab(source, target, Parallelism::Rayon(0));
+        });
     }
     let larger = target_shape.with_size(source_shape.size.max(target_shape.size));
-    let slabs = Chunks::new::<T>(&larger).slabs();
-    source
-        .par_chunks(slabs * source_slab)
-        .zip(target.par_chunks_mut(slabs * target_slab))
-        .with_min_len(PARALLEL_ELEMENTS.div_ceil(slabs * larger.size * inner))
-        .for_each(|(source, target)| {
-            let slabs = target.len() / target_slab;
-            if inner == 1 {
-                multiply(
-                    Matrix::new(source, slabs, source_slab, source_slab),
-                    matrix.transposed(),
-                    MatrixMut {
-                        data: target,
-                        row_stride: target_slab,
-                    },
-                    Store::Replace,
-                    Parallelism::None,
-                );
-            } else if source_shape.is_gathered() {
-                multiply_gathered(
-                    matrix,
-                    &Unfolding {
-                        outer: slabs,
-                        ..*source_shape
-                    },
-                    source,
-                    &Unfolding {
-                        outer: slabs,
-                        ..*target_shape
-                    },
-                    target,
-                );
-            } else {
-                each_slab(source, target, Parallelism::None);
-            }
-        });
+    let slabs = Chunks::new::<T>(&larger)
+        .slabs()
+        .max(PARALLEL_ELEMENTS.div_ceil(larger.size * inner));
+    in_parallel(len, slabs * target_slab, |index, target| {
+        let source = &source[index * slabs * source_slab..];
+        let slabs = target.len() / target_slab;
+        let source = &source[..slabs * source_slab];
+        if inner == 1 {
+            multiply(
+                Matrix::new(source, slabs, source_slab, source_slab),
+                matrix.transposed(),
+                MatrixMut {
+                    data: target,
+                    row_stride: target_slab,
+                },
+                Store::Replace,
+                Parallelism::None,
+            );
+        } else if source_shape.is_gathered() {
+            multiply_gathered(
+                matrix,
+                &Unfolding {
+                    outer: slabs,
+                    ..*source_shape
+                },
+                source,
+                &Unfolding {
+                    outer: slabs,
+                    ..*target_shape
+                },
+                target,
+            );
+        } else {
+            each_slab(source, target, Parallelism::None);
+        }
+    })
 }
 
 /// As [`multiply_slabs`], with all slabs copied side by side into one product.

@@ -12,30 +12,24 @@ const PARALLEL_ELEMENTS: usize = 16 << 10;
 /// Sums a map over batch and pixels: the gradient of a convolution's bias.
 ///
 /// `sums[c] = sum over n, p of map[n, c, p]`, with `map` of shape `[batch, channels, pixels]` and `sums` of shape
-/// `[channels]`, overwritten.
+/// `[channels]`.
 ///
 /// # Panics
 ///
 /// If a slice does not have the length of its shape.
-pub fn channel_sums<T: Element>(
-    batch: usize,
-    channels: usize,
-    pixels: usize,
-    map: &[T],
-    sums: &mut [T],
-) {
+pub fn channel_sums<T: Element>(batch: usize, channels: usize, pixels: usize, map: &[T]) -> Vec<T> {
     expect_len("channel_sums", "map", batch * channels * pixels, map.len());
-    expect_len("channel_sums", "sums", channels, sums.len());
     let work_per_channel = (batch * pixels).max(1);
+    let mut sums = vec![T::ZERO; channels];
     sums.par_iter_mut()
         .with_min_len(PARALLEL_ELEMENTS.div_ceil(work_per_channel))
         .enumerate()
         .for_each(|(channel, total)| {
-            *total = T::ZERO;
             for image in 0..batch {
                 *total += sum(&map[(image * channels + channel) * pixels..][..pixels]);
             }
         });
+    sums
 }
 
 /// Sum of a slice.

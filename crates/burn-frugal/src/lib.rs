@@ -49,6 +49,7 @@ pub mod ops;
 pub mod plan;
 
 pub use burn_frugal_kernels as kernels;
+pub use burn_frugal_kernels::{ProcessError, prepare_process};
 pub use error::Error;
 pub use geometry::{LayerGeometry, LinearGeometry, PerMode};
 pub use methods::Method;

@@ -4,6 +4,7 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::columns::{Block, Columns};
+use crate::fresh::{in_parallel, in_turn};
 use crate::parts::{share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
 use crate::scratch::with_scratch;
@@ -29,14 +30,12 @@ pub(super) fn forward<T: Element>(
     input: &[T],
     weight: &[T],
     bias: Option<&[T]>,
-    output: &mut [T],
-) {
+) -> Vec<T> {
     let plan = Columns::new::<T>(geometry);
     let channels = geometry.group_outputs();
     each_part(
         geometry,
         channels * plan.output_pixels,
-        output,
         |group, parallelism, part| {
             let bias = bias.map(|bias| &bias[group * channels..][..channels]);
             forward_group(
@@ -50,7 +49,7 @@ pub(super) fn forward<T: Element>(
                 part,
             );
         },
-    );
+    )
 }
 
 #[expect(
@@ -85,10 +84,6 @@ fn forward_group<T: Element>(
             if let Some(bias) = bias {
                 for (row, &bias) in target.chunks_mut(row_stride).zip(bias) {
                     row[..pixels].fill(bias);
-                }
-            } else if depth == 0 {
-                for row in target.chunks_mut(row_stride).take(outputs) {
-                    row[..pixels].fill(T::ZERO);
                 }
             }
             for run in plan.channel_runs() {
@@ -137,12 +132,11 @@ pub(super) fn input_gradient<T: Element>(
     geometry: &ConvGeometry,
     weight: &[T],
     output_gradient: &[T],
-    input_gradient: &mut [T],
-) {
+) -> Vec<T> {
     let plan = Columns::new::<T>(geometry);
     let pixels = geometry.input_pixels();
     let len = geometry.group_inputs() * pixels;
-    each_part(geometry, len, input_gradient, |group, parallelism, part| {
+    each_part(geometry, len, |group, parallelism, part| {
         input_gradient_group(
             geometry,
             &plan,
@@ -152,7 +146,7 @@ pub(super) fn input_gradient<T: Element>(
             output_gradient,
             part,
         );
-    });
+    })
 }
 
 fn input_gradient_group<T: Element>(
@@ -168,10 +162,6 @@ fn input_gradient_group<T: Element>(
     let depth = geometry.group_inputs() * plan.taps;
     let input_pixels = geometry.input_pixels();
     let weight = &weight[group * outputs * depth..][..outputs * depth];
-    for image in 0..part.images {
-        part.data[image * part.image_stride..][..geometry.group_inputs() * input_pixels]
-            .fill(T::ZERO);
-    }
     with_scratch(plan.len() + outputs * plan.largest_pixels(), |scratch| {
         let (columns, gathered) = scratch.split_at_mut(plan.len());
         for block in plan.blocks(part.first_image..part.first_image + part.images) {
@@ -352,35 +342,31 @@ fn make_columns<T: Element>(
     }
 }
 
-/// Calls `work(group, parallelism, part)` for every part of `map`, `[batch, groups, len]`.
+/// A map `[batch, groups, len]`, whose parts, zero at first, `work(group, parallelism, part)` computes.
 ///
 /// Enough images: each job takes a run of them, with all groups. Else each job takes one group of one image; if these
 /// are too few as well, they run one by one and the threads share the work inside.
 fn each_part<T: Element>(
     geometry: &ConvGeometry,
     len: usize,
-    map: &mut [T],
     work: impl Fn(usize, Parallelism, Part<'_, T>) + Sync,
-) {
+) -> Vec<T> {
     let threads = rayon::current_num_threads();
     let (batch, groups) = (geometry.batch, geometry.groups);
     if batch >= threads {
         let images = batch.div_ceil(threads * JOBS_PER_THREAD);
         let image_stride = groups * len;
-        map.par_chunks_mut(images * image_stride)
-            .enumerate()
-            .for_each(|(job, data)| {
-                for group in 0..groups {
-                    let part = Part {
-                        first_image: job * images,
-                        images: data.len() / image_stride,
-                        image_stride,
-                        data: &mut data[group * len..],
-                    };
-                    work(group, Parallelism::None, part);
-                }
-            });
-        return;
+        return in_parallel(batch * image_stride, images * image_stride, |job, data| {
+            for group in 0..groups {
+                let part = Part {
+                    first_image: job * images,
+                    images: data.len() / image_stride,
+                    image_stride,
+                    data: &mut data[group * len..],
+                };
+                work(group, Parallelism::None, part);
+            }
+        });
     }
     let one = |unit: usize, parallelism: Parallelism, data: &mut [T]| {
         let part = Part {
@@ -392,12 +378,12 @@ fn each_part<T: Element>(
         work(unit % groups, parallelism, part);
     };
     if batch * groups >= threads {
-        map.par_chunks_exact_mut(len)
-            .enumerate()
-            .for_each(|(unit, data)| one(unit, Parallelism::None, data));
+        in_parallel(batch * groups * len, len, |unit, data| {
+            one(unit, Parallelism::None, data)
+        })
     } else {
-        map.chunks_exact_mut(len)
-            .enumerate()
-            .for_each(|(unit, data)| one(unit, Parallelism::Rayon(0), data));
+        in_turn(batch * groups * len, len, |unit, data| {
+            one(unit, Parallelism::Rayon(0), data)
+        })
     }
 }

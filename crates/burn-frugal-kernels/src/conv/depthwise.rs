@@ -11,6 +11,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::frame::{Frame, LANES, lanes_at};
+use crate::fresh::in_parallel;
 use crate::geometry::Reach;
 use crate::parts::{share, sum_of_parts};
 use crate::scratch::with_scratch;
@@ -26,52 +27,43 @@ pub(super) fn forward<T: Element>(
     input: &[T],
     weight: &[T],
     bias: Option<&[T]>,
-    output: &mut [T],
-) {
+) -> Vec<T> {
     let (arch, frame) = (Arch::new(), Frame::new::<T>(geometry));
     let (taps, multiplier) = (geometry.taps(), geometry.group_outputs());
     let (input_pixels, output_pixels) = (geometry.input_pixels(), geometry.output_pixels());
-    each_plane(
-        geometry,
-        multiplier * output_pixels,
-        output,
-        |planes, output| {
-            with_scratch(frame.input_len() + frame.output_len(), |scratch| {
-                let (framed, result) = scratch.split_at_mut(frame.input_len());
-                framed.fill(T::ZERO);
-                let mut kernel: Vec<(usize, T)> = frame
-                    .offsets
-                    .iter()
-                    .map(|&offset| (offset, T::ZERO))
-                    .collect();
-                for (unit, outputs) in
-                    planes.zip(output.chunks_exact_mut(multiplier * output_pixels))
-                {
-                    let plane = &input[unit * input_pixels..][..input_pixels];
-                    let first_channel = unit % geometry.groups * multiplier;
-                    for block in &frame.blocks {
-                        frame.load(plane, block, framed);
-                        let result = &mut result[..frame.run(block)];
-                        for (index, output) in outputs.chunks_exact_mut(output_pixels).enumerate() {
-                            let channel = first_channel + index;
-                            for ((_, tap), &weight) in
-                                kernel.iter_mut().zip(&weight[channel * taps..])
-                            {
-                                *tap = weight;
-                            }
-                            arch.dispatch(Correlate {
-                                kernel: &kernel,
-                                start: bias.map_or(T::ZERO, |bias| bias[channel]),
-                                source: framed,
-                                target: result,
-                            });
-                            frame.store_output(result, block, output);
+    each_plane(geometry, multiplier * output_pixels, |planes, output| {
+        with_scratch(frame.input_len() + frame.output_len(), |scratch| {
+            let (framed, result) = scratch.split_at_mut(frame.input_len());
+            framed.fill(T::ZERO);
+            let mut kernel: Vec<(usize, T)> = frame
+                .offsets
+                .iter()
+                .map(|&offset| (offset, T::ZERO))
+                .collect();
+            for (unit, outputs) in planes.zip(output.chunks_exact_mut(multiplier * output_pixels)) {
+                let plane = &input[unit * input_pixels..][..input_pixels];
+                let first_channel = unit % geometry.groups * multiplier;
+                for block in &frame.blocks {
+                    frame.load(plane, block, framed);
+                    let result = &mut result[..frame.run(block)];
+                    for (index, output) in outputs.chunks_exact_mut(output_pixels).enumerate() {
+                        let channel = first_channel + index;
+                        for ((_, tap), &weight) in kernel.iter_mut().zip(&weight[channel * taps..])
+                        {
+                            *tap = weight;
                         }
+                        arch.dispatch(Correlate {
+                            kernel: &kernel,
+                            start: bias.map_or(T::ZERO, |bias| bias[channel]),
+                            source: framed,
+                            target: result,
+                        });
+                        frame.store_output(result, block, output);
                     }
                 }
-            });
-        },
-    );
+            }
+        });
+    })
 }
 
 /// Direct transpose of [`forward`].
@@ -79,8 +71,7 @@ pub(super) fn input_gradient<T: Element>(
     geometry: &ConvGeometry,
     weight: &[T],
     output_gradient: &[T],
-    input_gradient: &mut [T],
-) {
+) -> Vec<T> {
     let (arch, frame) = (Arch::new(), Frame::new::<T>(geometry));
     let (taps, multiplier) = (geometry.taps(), geometry.group_outputs());
     let (input_pixels, output_pixels) = (geometry.input_pixels(), geometry.output_pixels());
@@ -94,59 +85,49 @@ pub(super) fn input_gradient<T: Element>(
     for (tap, offset) in frame.offsets.iter().enumerate() {
         readers[offset / frame.sub_plane].push((tap, reach - offset % frame.sub_plane));
     }
-    each_plane(
-        geometry,
-        input_pixels,
-        input_gradient,
-        |planes, input_gradient| {
-            let gradient_len = multiplier * framed_len;
-            with_scratch(gradient_len + frame.input_len(), |scratch| {
-                let (framed, result) = scratch.split_at_mut(gradient_len);
-                framed.fill(T::ZERO);
-                let mut kernel = Vec::with_capacity(taps * multiplier);
-                for (unit, input_gradient) in
-                    planes.zip(input_gradient.chunks_exact_mut(input_pixels))
-                {
-                    let gradients = &output_gradient[unit * multiplier * output_pixels..]
-                        [..multiplier * output_pixels];
-                    let weight =
-                        &weight[unit % geometry.groups * multiplier * taps..][..multiplier * taps];
-                    if !frame.covers_input {
-                        input_gradient.fill(T::ZERO);
+    each_plane(geometry, input_pixels, |planes, input_gradient| {
+        let gradient_len = multiplier * framed_len;
+        with_scratch(gradient_len + frame.input_len(), |scratch| {
+            let (framed, result) = scratch.split_at_mut(gradient_len);
+            framed.fill(T::ZERO);
+            let mut kernel = Vec::with_capacity(taps * multiplier);
+            for (unit, input_gradient) in planes.zip(input_gradient.chunks_exact_mut(input_pixels))
+            {
+                let gradients = &output_gradient[unit * multiplier * output_pixels..]
+                    [..multiplier * output_pixels];
+                let weight =
+                    &weight[unit % geometry.groups * multiplier * taps..][..multiplier * taps];
+                for block in &frame.blocks {
+                    let planes = framed.chunks_exact_mut(framed_len);
+                    for (framed, gradient) in planes.zip(gradients.chunks_exact(output_pixels)) {
+                        frame.load_output(gradient, block, &mut framed[reach..]);
                     }
-                    for block in &frame.blocks {
-                        let planes = framed.chunks_exact_mut(framed_len);
-                        for (framed, gradient) in planes.zip(gradients.chunks_exact(output_pixels))
-                        {
-                            frame.load_output(gradient, block, &mut framed[reach..]);
+                    for (index, readers) in readers.iter().enumerate() {
+                        kernel.clear();
+                        for (plane, weight) in weight.chunks_exact(taps).enumerate() {
+                            let start = plane * framed_len;
+                            kernel.extend(
+                                readers
+                                    .iter()
+                                    .map(|&(tap, offset)| (start + offset, weight[tap])),
+                            );
                         }
-                        for (index, readers) in readers.iter().enumerate() {
-                            kernel.clear();
-                            for (plane, weight) in weight.chunks_exact(taps).enumerate() {
-                                let start = plane * framed_len;
-                                kernel.extend(
-                                    readers
-                                        .iter()
-                                        .map(|&(tap, offset)| (start + offset, weight[tap])),
-                                );
-                            }
-                            arch.dispatch(Correlate {
-                                kernel: &kernel,
-                                start: T::ZERO,
-                                source: framed,
-                                // The overhang past a sub-plane is overwritten by the next one.
-                                target: &mut result[index * frame.sub_plane..][..result_len],
-                            });
-                        }
-                        frame.store(result, block, input_gradient);
+                        arch.dispatch(Correlate {
+                            kernel: &kernel,
+                            start: T::ZERO,
+                            source: framed,
+                            // The overhang past a sub-plane is overwritten by the next one.
+                            target: &mut result[index * frame.sub_plane..][..result_len],
+                        });
                     }
-                    if !sum(input_gradient).is_finite() {
-                        plane_input_gradient(geometry, weight, gradients, input_gradient);
-                    }
+                    frame.store(result, block, input_gradient);
                 }
-            });
-        },
-    );
+                if !sum(input_gradient).is_finite() {
+                    plane_input_gradient(geometry, weight, gradients, input_gradient);
+                }
+            }
+        });
+    })
 }
 
 /// Sums of products of framed planes.
@@ -328,21 +309,19 @@ fn each_product(geometry: &ConvGeometry, mut visit: impl FnMut(usize, usize, usi
     }
 }
 
-/// Calls `work(planes, part)` with runs of consecutive (image, group) units of `map`, `len` elements each.
+/// A map of `len` elements for every (image, group) unit; `work(units, part)` computes runs of consecutive ones, zero
+/// at first.
 fn each_plane<T: Element>(
     geometry: &ConvGeometry,
     len: usize,
-    map: &mut [T],
     work: impl Fn(Range<usize>, &mut [T]) + Sync,
-) {
+) -> Vec<T> {
     let units = geometry.batch * geometry.groups;
     let macs = geometry.group_outputs() * geometry.output_pixels() * geometry.taps();
     // Runs long enough to be worth a job, short enough that every thread gets a few.
     let balanced = units.div_ceil(4 * rayon::current_num_threads());
     let run = PARALLEL_MACS.div_ceil(macs.max(1)).max(balanced).min(units);
-    map.par_chunks_mut(run * len)
-        .enumerate()
-        .for_each(|(index, part)| {
-            work(index * run..index * run + part.len() / len, part);
-        });
+    in_parallel(units * len, run * len, |index, part| {
+        work(index * run..index * run + part.len() / len, part);
+    })
 }

@@ -23,8 +23,6 @@ pub(super) struct Frame {
     pub(super) sub_plane: usize,
     /// For each tap, where output pixel 0 reads; output position `i` reads `i` elements further.
     pub(super) offsets: Vec<usize>,
-    /// Whether every pixel of an input plane lies in its frame, exactly once.
-    pub(super) covers_input: bool,
     axes: [Axis; 2],
     output_width: usize,
     /// Output rows of the largest block.
@@ -142,20 +140,10 @@ impl Frame {
             })
             .collect();
         let columns = horizontal.inside(0, pitch);
-        let held = |inside: &[Inside]| {
-            inside
-                .iter()
-                .map(|inside| inside.frame.len())
-                .sum::<usize>()
-        };
-        let covers_input = blocks.len() == 1
-            && held(&blocks[0].inside) == vertical.input
-            && held(&columns) == horizontal.input;
         Self {
             blocks,
             sub_plane,
             offsets,
-            covers_input,
             axes,
             output_width,
             rows,

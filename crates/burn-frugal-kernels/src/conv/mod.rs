@@ -39,8 +39,8 @@ fn path(geometry: &ConvGeometry) -> Path {
 /// `output[n, o, p, q] = bias[o] + sum over c, i, j of
 /// weight[o, c, i, j] * input[n, c', stride_h p + dilation_h i - top, stride_w q + dilation_w j - left]`, where `c'` is
 /// the `c`-th channel of the group of `o` and positions outside the input count as zero. `input` has shape `[batch,
-/// input_channels, H, W]`, `weight` `[output_channels, input_channels / groups, KH, KW]`, `bias` `[output_channels]`;
-/// `output`, of shape `[batch, output_channels, HO, WO]`, is overwritten.
+/// input_channels, H, W]`, `weight` `[output_channels, input_channels / groups, KH, KW]`, `bias` `[output_channels]`,
+/// the output `[batch, output_channels, HO, WO]`.
 ///
 /// # Panics
 ///
@@ -51,8 +51,7 @@ pub fn conv2d<T: Element>(
     input: &[T],
     weight: &[T],
     bias: Option<&[T]>,
-    output: &mut [T],
-) {
+) -> Vec<T> {
     const NAME: &str = "conv2d";
     geometry.expect_sizes(NAME);
     expect_len(NAME, "input", geometry.input_len(), input.len());
@@ -60,22 +59,20 @@ pub fn conv2d<T: Element>(
     if let Some(bias) = bias {
         expect_len(NAME, "bias", geometry.output_channels, bias.len());
     }
-    expect_len(NAME, "output", geometry.output_len(), output.len());
-    if output.is_empty() {
-        return;
+    if geometry.output_len() == 0 {
+        return Vec::new();
     }
     match path(geometry) {
-        Path::Pointwise => pointwise::forward(geometry, input, weight, bias, output),
-        Path::Depthwise => depthwise::forward(geometry, input, weight, bias, output),
-        Path::Dense => dense::forward(geometry, input, weight, bias, output),
+        Path::Pointwise => pointwise::forward(geometry, input, weight, bias),
+        Path::Depthwise => depthwise::forward(geometry, input, weight, bias),
+        Path::Dense => dense::forward(geometry, input, weight, bias),
     }
 }
 
 /// Gradient of [`conv2d`] with respect to its input.
 ///
 /// `input_gradient[n, c, y, x] = sum of weight[o, c, i, j] * output_gradient[n, o, p, q]` over the outputs `(o, p, q)`
-/// and taps `(i, j)` that read `(c, y, x)`; 0 for pixels that no tap reads. Shapes as in [`conv2d`]; `input_gradient`
-/// is overwritten.
+/// and taps `(i, j)` that read `(c, y, x)`; 0 for pixels that no tap reads. Shapes as in [`conv2d`].
 ///
 /// # Panics
 ///
@@ -84,8 +81,7 @@ pub fn conv2d_input_gradient<T: Element>(
     geometry: &ConvGeometry,
     weight: &[T],
     output_gradient: &[T],
-    input_gradient: &mut [T],
-) {
+) -> Vec<T> {
     const NAME: &str = "conv2d_input_gradient";
     geometry.expect_sizes(NAME);
     expect_len(NAME, "weight", geometry.weight_len(), weight.len());
@@ -95,32 +91,21 @@ pub fn conv2d_input_gradient<T: Element>(
         geometry.output_len(),
         output_gradient.len(),
     );
-    expect_len(
-        NAME,
-        "input gradient",
-        geometry.input_len(),
-        input_gradient.len(),
-    );
-    if input_gradient.is_empty() || output_gradient.is_empty() {
-        input_gradient.fill(T::ZERO);
-        return;
+    if geometry.input_len() == 0 || output_gradient.is_empty() {
+        return vec![T::ZERO; geometry.input_len()];
     }
     match path(geometry) {
-        Path::Pointwise => {
-            pointwise::input_gradient(geometry, weight, output_gradient, input_gradient)
-        }
-        Path::Depthwise => {
-            depthwise::input_gradient(geometry, weight, output_gradient, input_gradient)
-        }
-        Path::Dense => dense::input_gradient(geometry, weight, output_gradient, input_gradient),
+        Path::Pointwise => pointwise::input_gradient(geometry, weight, output_gradient),
+        Path::Depthwise => depthwise::input_gradient(geometry, weight, output_gradient),
+        Path::Dense => dense::input_gradient(geometry, weight, output_gradient),
     }
 }
 
 /// Gradient of [`conv2d`] with respect to its weight.
 ///
 /// `weight_gradient[o, c, i, j] = sum over n, p, q of output_gradient[n, o, p, q] * input[n, c', stride_h p +
-/// dilation_h i - top, stride_w q + dilation_w j - left]`, names and shapes as in [`conv2d`]. `weight_gradient` is
-/// overwritten; an empty batch gives zeros.
+/// dilation_h i - top, stride_w q + dilation_w j - left]`, names and shapes as in [`conv2d`]. An empty batch gives
+/// zeros.
 ///
 /// # Panics
 ///
@@ -129,8 +114,7 @@ pub fn conv2d_weight_gradient<T: Element>(
     geometry: &ConvGeometry,
     input: &[T],
     output_gradient: &[T],
-    weight_gradient: &mut [T],
-) {
+) -> Vec<T> {
     const NAME: &str = "conv2d_weight_gradient";
     geometry.expect_sizes(NAME);
     expect_len(NAME, "input", geometry.input_len(), input.len());
@@ -140,25 +124,17 @@ pub fn conv2d_weight_gradient<T: Element>(
         geometry.output_len(),
         output_gradient.len(),
     );
-    expect_len(
-        NAME,
-        "weight gradient",
-        geometry.weight_len(),
-        weight_gradient.len(),
-    );
+    let mut weight_gradient = vec![T::ZERO; geometry.weight_len()];
     if weight_gradient.is_empty() || input.is_empty() || output_gradient.is_empty() {
-        weight_gradient.fill(T::ZERO);
-        return;
+        return weight_gradient;
     }
+    let target = &mut weight_gradient[..];
     match path(geometry) {
-        Path::Pointwise => {
-            pointwise::weight_gradient(geometry, input, output_gradient, weight_gradient)
-        }
-        Path::Depthwise => {
-            depthwise::weight_gradient(geometry, input, output_gradient, weight_gradient)
-        }
-        Path::Dense => dense::weight_gradient(geometry, input, output_gradient, weight_gradient),
+        Path::Pointwise => pointwise::weight_gradient(geometry, input, output_gradient, target),
+        Path::Depthwise => depthwise::weight_gradient(geometry, input, output_gradient, target),
+        Path::Dense => dense::weight_gradient(geometry, input, output_gradient, target),
     }
+    weight_gradient
 }
 
 /// Sets every pixel of `output`, whole images of `[output_channels, pixels]`, to the bias of its channel.

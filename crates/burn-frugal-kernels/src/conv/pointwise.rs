@@ -1,8 +1,8 @@
 //! 1x1 convolution with stride 1 and no padding: matrix products on the slices themselves, one per image and group.
 
 use gemm::Parallelism;
-use rayon::prelude::*;
 
+use crate::fresh::{in_parallel, in_turn};
 use crate::parts::{share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
 use crate::{ConvGeometry, Element};
@@ -13,32 +13,26 @@ pub(super) fn forward<T: Element>(
     input: &[T],
     weight: &[T],
     bias: Option<&[T]>,
-    output: &mut [T],
-) {
+) -> Vec<T> {
     let (inputs, outputs, pixels) = sizes(geometry);
-    each_group(
-        geometry,
-        outputs * pixels,
-        output,
-        |unit, parallelism, output| {
-            let group = unit % geometry.groups;
-            let weight = &weight[group * outputs * inputs..][..outputs * inputs];
-            let input = &input[unit * inputs * pixels..][..inputs * pixels];
-            if let Some(bias) = bias {
-                super::fill_bias(&bias[group * outputs..][..outputs], pixels, output);
-            }
-            multiply(
-                Matrix::new(weight, outputs, inputs, inputs),
-                Matrix::new(input, inputs, pixels, pixels),
-                MatrixMut {
-                    data: output,
-                    row_stride: pixels,
-                },
-                Store::add_if(bias.is_some()),
-                parallelism,
-            );
-        },
-    );
+    each_group(geometry, outputs * pixels, |unit, parallelism, output| {
+        let group = unit % geometry.groups;
+        let weight = &weight[group * outputs * inputs..][..outputs * inputs];
+        let input = &input[unit * inputs * pixels..][..inputs * pixels];
+        if let Some(bias) = bias {
+            super::fill_bias(&bias[group * outputs..][..outputs], pixels, output);
+        }
+        multiply(
+            Matrix::new(weight, outputs, inputs, inputs),
+            Matrix::new(input, inputs, pixels, pixels),
+            MatrixMut {
+                data: output,
+                row_stride: pixels,
+            },
+            Store::add_if(bias.is_some()),
+            parallelism,
+        );
+    })
 }
 
 /// `GX[n, q] = W[q]^T GY[n, q]` for image `n` and group `q`.
@@ -46,13 +40,11 @@ pub(super) fn input_gradient<T: Element>(
     geometry: &ConvGeometry,
     weight: &[T],
     output_gradient: &[T],
-    input_gradient: &mut [T],
-) {
+) -> Vec<T> {
     let (inputs, outputs, pixels) = sizes(geometry);
     each_group(
         geometry,
         inputs * pixels,
-        input_gradient,
         |unit, parallelism, input_gradient| {
             let group = unit % geometry.groups;
             let weight = &weight[group * outputs * inputs..][..outputs * inputs];
@@ -68,7 +60,7 @@ pub(super) fn input_gradient<T: Element>(
                 parallelism,
             );
         },
-    );
+    )
 }
 
 /// `GW[q] = sum over n of GY[n, q] X[n, q]^T` for group `q`.
@@ -121,20 +113,20 @@ fn sizes(geometry: &ConvGeometry) -> (usize, usize, usize) {
     )
 }
 
-/// Calls `work(image * groups + group, parallelism, part)` for the parts of `len` elements of `map`.
+/// A map `[batch, groups, len]`, whose parts `work(image * groups + group, parallelism, part)` computes.
 fn each_group<T: Element>(
     geometry: &ConvGeometry,
     len: usize,
-    map: &mut [T],
     work: impl Fn(usize, Parallelism, &mut [T]) + Sync,
-) {
-    if geometry.batch * geometry.groups < rayon::current_num_threads() {
-        for (unit, part) in map.chunks_exact_mut(len).enumerate() {
-            work(unit, Parallelism::Rayon(0), part);
-        }
+) -> Vec<T> {
+    let units = geometry.batch * geometry.groups;
+    if units < rayon::current_num_threads() {
+        in_turn(units * len, len, |unit, part| {
+            work(unit, Parallelism::Rayon(0), part)
+        })
     } else {
-        map.par_chunks_exact_mut(len)
-            .enumerate()
-            .for_each(|(unit, part)| work(unit, Parallelism::None, part));
+        in_parallel(units * len, len, |unit, part| {
+            work(unit, Parallelism::None, part)
+        })
     }
 }

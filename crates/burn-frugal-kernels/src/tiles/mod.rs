@@ -1,9 +1,9 @@
 mod runs;
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use crate::Element;
+use crate::fresh::in_parallel;
 use crate::invariant::expect_len;
 use crate::scratch::with_scratch;
 use runs::{Runs, spread_each, sum_each};
@@ -71,55 +71,41 @@ impl Tiles {
 /// Sums every plane of a map over tiles.
 ///
 /// `sums[p, u, v] = rows[u].weight * columns[v].weight * (sum of map[p] over rows[u] x columns[v])`, with `map` of
-/// shape `[planes, height, width]` (`size` is `[height, width]`) and `sums` of shape `[planes, rows, columns]`,
-/// overwritten. An empty tile gives 0.
+/// shape `[planes, height, width]` (`size` is `[height, width]`) and `sums` of shape `[planes, rows, columns]`.
+/// An empty tile gives 0.
 ///
 /// # Panics
 ///
 /// If a slice does not have the length of its shape, or the spans are not ascending, disjoint and inside the map.
-pub fn tile_sums<T: Element>(
-    tiles: &Tiles,
-    planes: usize,
-    size: [usize; 2],
-    map: &[T],
-    sums: &mut [T],
-) {
+pub fn tile_sums<T: Element>(tiles: &Tiles, planes: usize, size: [usize; 2], map: &[T]) -> Vec<T> {
     let [height, width] = size;
     expect_len("tile_sums", "map", planes * height * width, map.len());
-    expect_len("tile_sums", "sums", planes * tiles.len(), sums.len());
     tiles.expect_inside("tile_sums", size);
-    if sums.is_empty() {
-        return;
-    }
-    if map.is_empty() {
-        sums.fill(T::ZERO);
-        return;
+    let len = planes * tiles.len();
+    if len == 0 || map.is_empty() {
+        return vec![T::ZERO; len];
     }
     let job = planes_of_a_job(height * width);
     let arch = Arch::new();
     if let Some(weight) = tiles.single::<T>(size) {
-        let sums = sums.par_chunks_mut(job);
-        sums.zip(map.par_chunks(job * height * width))
-            .for_each(|(sums, map)| {
-                arch.dispatch(|| sum_each(map, height * width, weight, sums));
-            });
-        return;
+        return in_parallel(len, job, |index, sums| {
+            let map = &map[index * job * height * width..][..sums.len() * height * width];
+            arch.dispatch(|| sum_each(map, height * width, weight, sums));
+        });
     }
-    let columns = Runs::new(&tiles.columns, width);
-    sums.par_chunks_mut(job * tiles.len())
-        .zip(map.par_chunks(job * height * width))
-        .for_each(|(sums, map)| {
-            with_scratch(width, |line| {
-                arch.dispatch(SumPlanes {
-                    rows: &tiles.rows,
-                    columns: &columns,
-                    size,
-                    map,
-                    line,
-                    sums,
-                });
+    let columns = Runs::new(&tiles.columns);
+    in_parallel(len, job * tiles.len(), |index, sums| {
+        with_scratch(width, |line| {
+            arch.dispatch(SumPlanes {
+                rows: &tiles.rows,
+                columns: &columns,
+                size,
+                map: &map[index * job * height * width..],
+                line,
+                sums,
             });
         });
+    })
 }
 
 /// The passes of [`tile_sums`] over some planes.
@@ -130,6 +116,7 @@ struct SumPlanes<'a, T> {
     map: &'a [T],
     /// Room for a row.
     line: &'a mut [T],
+    /// Zero at first.
     sums: &'a mut [T],
 }
 
@@ -151,7 +138,7 @@ impl<T: Element> WithSimd for SumPlanes<'_, T> {
                 let strip = &map[rows.start * width..rows.stop * width];
                 let row_weight = T::from_f64(rows.weight);
                 match rows.stop - rows.start {
-                    0 => sums.fill(T::ZERO),
+                    0 => {}
                     1 => self.columns.sum(strip, row_weight, sums),
                     _ => {
                         add_rows(strip, self.line);
@@ -182,7 +169,7 @@ fn add_rows<T: Element>(strip: &[T], line: &mut [T]) {
 ///
 /// `map[p, y, x] = rows[u].weight * columns[v].weight * values[p, u, v]` for `y` in `rows[u]` and `x` in `columns[v]`,
 /// and 0 for pixels in no tile. `values` has shape `[planes, rows, columns]`, `map` has shape `[planes, height, width]`
-/// (`size` is `[height, width]`) and is overwritten.
+/// (`size` is `[height, width]`).
 ///
 /// # Panics
 ///
@@ -192,40 +179,32 @@ pub fn tile_spread<T: Element>(
     planes: usize,
     size: [usize; 2],
     values: &[T],
-    map: &mut [T],
-) {
+) -> Vec<T> {
     let [height, width] = size;
     expect_len("tile_spread", "values", planes * tiles.len(), values.len());
-    expect_len("tile_spread", "map", planes * height * width, map.len());
     tiles.expect_inside("tile_spread", size);
-    if map.is_empty() {
-        return;
-    }
-    if values.is_empty() {
-        map.fill(T::ZERO);
-        return;
+    let len = planes * height * width;
+    if len == 0 || values.is_empty() {
+        return vec![T::ZERO; len];
     }
     let job = planes_of_a_job(height * width);
     let arch = Arch::new();
     if let Some(weight) = tiles.single::<T>(size) {
-        let map = map.par_chunks_mut(job * height * width);
-        map.zip(values.par_chunks(job)).for_each(|(map, values)| {
+        return in_parallel(len, job * height * width, |index, map| {
+            let values = &values[index * job..][..map.len() / (height * width)];
             arch.dispatch(|| spread_each(values, height * width, weight, map));
         });
-        return;
     }
-    let columns = Runs::new(&tiles.columns, width);
-    map.par_chunks_mut(job * height * width)
-        .zip(values.par_chunks(job * tiles.len()))
-        .for_each(|(map, values)| {
-            arch.dispatch(SpreadPlanes {
-                rows: &tiles.rows,
-                columns: &columns,
-                size,
-                values,
-                map,
-            });
+    let columns = Runs::new(&tiles.columns);
+    in_parallel(len, job * height * width, |index, map| {
+        arch.dispatch(SpreadPlanes {
+            rows: &tiles.rows,
+            columns: &columns,
+            size,
+            values: &values[index * job * tiles.len()..],
+            map,
         });
+    })
 }
 
 /// The passes of [`tile_spread`] over some planes.
@@ -234,6 +213,7 @@ struct SpreadPlanes<'a, T> {
     columns: &'a Runs<T>,
     size: [usize; 2],
     values: &'a [T],
+    /// Zero at first.
     map: &'a mut [T],
 }
 
@@ -246,14 +226,11 @@ impl<T: Element> WithSimd for SpreadPlanes<'_, T> {
         let tiles = self.rows.len() * self.columns.spans;
         let planes = self.map.chunks_exact_mut(height * width);
         for (map, values) in planes.zip(self.values.chunks_exact(tiles)) {
-            let mut filled = 0;
             for (rows, values) in self
                 .rows
                 .iter()
                 .zip(values.chunks_exact(self.columns.spans))
             {
-                map[filled * width..rows.start * width].fill(T::ZERO);
-                filled = rows.stop;
                 let strip = &mut map[rows.start * width..rows.stop * width];
                 if strip.is_empty() {
                     continue;
@@ -265,7 +242,6 @@ impl<T: Element> WithSimd for SpreadPlanes<'_, T> {
                     row.copy_from_slice(first);
                 }
             }
-            map[filled * width..].fill(T::ZERO);
         }
     }
 }

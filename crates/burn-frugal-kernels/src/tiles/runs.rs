@@ -21,21 +21,15 @@ struct Run<T> {
 #[derive(Clone, Debug)]
 pub(super) struct Runs<T> {
     runs: Vec<Run<T>>,
-    /// Pixels in no span.
-    gaps: Vec<Range<usize>>,
     /// Number of spans.
     pub(super) spans: usize,
 }
 
 impl<T: Element> Runs<T> {
-    /// The spans must be ascending, disjoint and at most `size`.
-    pub(super) fn new(spans: &[Span], size: usize) -> Self {
-        let (mut runs, mut gaps): (Vec<Run<T>>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
-        let mut position = 0;
+    /// The spans must be ascending and disjoint.
+    pub(super) fn new(spans: &[Span]) -> Self {
+        let mut runs: Vec<Run<T>> = Vec::new();
         for (index, span) in spans.iter().enumerate() {
-            if span.start > position {
-                gaps.push(position..span.start);
-            }
             let (len, weight) = (span.stop - span.start, T::from_f64(span.weight));
             match runs.last_mut() {
                 Some(run)
@@ -52,14 +46,9 @@ impl<T: Element> Runs<T> {
                     weight,
                 }),
             }
-            position = span.stop;
-        }
-        if position < size {
-            gaps.push(position..size);
         }
         Self {
             runs,
-            gaps,
             spans: spans.len(),
         }
     }
@@ -74,12 +63,9 @@ impl<T: Element> Runs<T> {
         }
     }
 
-    /// `line[span] = factor * weight * value[span]`, 0 in no span.
+    /// `line[span] = factor * weight * value[span]`; pixels in no span stay as they are.
     #[inline(always)]
     pub(super) fn spread(&self, values: &[T], factor: T, line: &mut [T]) {
-        for gap in &self.gaps {
-            line[gap.clone()].fill(T::ZERO);
-        }
         for run in &self.runs {
             let line = &mut line[run.start..][..run.len * run.spans.len()];
             let weight = factor * run.weight;

@@ -37,17 +37,15 @@ macro_rules! by_dtype {
     };
 }
 
-/// A new tensor that `kernel` fills from the elements of `sources`.
-fn filled<T: HostTensor<E>, E: Element, const N: usize>(
+/// A tensor of the elements that `kernel` computes from those of `sources`.
+fn computed<T: HostTensor<E>, E: Element, const N: usize>(
     sources: [T; N],
     shape: impl Into<Shape>,
-    kernel: impl FnOnce([&[E]; N], &mut [E]),
+    kernel: impl FnOnce([&[E]; N]) -> Vec<E>,
 ) -> T {
-    let shape = shape.into();
     let sources = sources.map(T::into_contiguous);
-    let mut elements = vec![E::ZERO; shape.num_elements()];
-    kernel(sources.each_ref().map(T::as_elements), &mut elements);
-    T::from_elements(elements, shape)
+    let elements = kernel(sources.each_ref().map(T::as_elements));
+    T::from_elements(elements, shape.into())
 }
 
 pub(super) fn convolution<B: Backend>(
@@ -62,11 +60,11 @@ where
     let [height, width] = geometry.output();
     let shape = [geometry.batch, geometry.output_channels, height, width];
     by_dtype!(input, E => match bias {
-        MaybeFloat::Some(bias) => filled([input, weight, bias], shape, |[x, w, b]: [&[E]; 3], y| {
-            kernels::conv2d(geometry, x, w, Some(b), y)
+        MaybeFloat::Some(bias) => computed([input, weight, bias], shape, |[x, w, b]: [&[E]; 3]| {
+            kernels::conv2d(geometry, x, w, Some(b))
         }),
-        MaybeFloat::None => filled([input, weight], shape, |[x, w]: [&[E]; 2], y| {
-            kernels::conv2d(geometry, x, w, None, y)
+        MaybeFloat::None => computed([input, weight], shape, |[x, w]: [&[E]; 2]| {
+            kernels::conv2d(geometry, x, w, None)
         }),
     }, portable => portable::convolution::<B>(input, weight, bias, geometry))
 }
@@ -82,8 +80,8 @@ where
     let [height, width] = geometry.input;
     let shape = [geometry.batch, geometry.input_channels, height, width];
     by_dtype!(output_gradient, E => {
-        filled([weight, output_gradient], shape, |[w, gy]: [&[E]; 2], gx| {
-            kernels::conv2d_input_gradient(geometry, w, gy, gx)
+        computed([weight, output_gradient], shape, |[w, gy]: [&[E]; 2]| {
+            kernels::conv2d_input_gradient(geometry, w, gy)
         })
     }, portable => portable::convolution_input_gradient::<B>(weight, output_gradient, geometry))
 }
@@ -100,8 +98,8 @@ where
     let group_channels = geometry.input_channels / geometry.groups;
     let shape = [geometry.output_channels, group_channels, rows, columns];
     by_dtype!(output_gradient, E => {
-        filled([input, output_gradient], shape, |[x, gy]: [&[E]; 2], gw| {
-            kernels::conv2d_weight_gradient(geometry, x, gy, gw)
+        computed([input, output_gradient], shape, |[x, gy]: [&[E]; 2]| {
+            kernels::conv2d_weight_gradient(geometry, x, gy)
         })
     }, portable => portable::convolution_weight_gradient::<B>(input, output_gradient, geometry))
 }
@@ -111,8 +109,8 @@ where
     FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
 {
     let [batch, channels, height, width] = map.shape().dims();
-    by_dtype!(map, E => filled([map], [channels], |[map]: [&[E]; 1], sums| {
-        kernels::channel_sums(batch, channels, height * width, map, sums)
+    by_dtype!(map, E => computed([map], [channels], |[map]: [&[E]; 1]| {
+        kernels::channel_sums(batch, channels, height * width, map)
     }), portable => portable::channel_sums::<B>(map))
 }
 
@@ -122,8 +120,8 @@ where
 {
     let [batch, channels, height, width] = map.shape().dims();
     let shape = [batch, channels, tiles.rows.len(), tiles.columns.len()];
-    by_dtype!(map, E => filled([map], shape, |[map]: [&[E]; 1], sums| {
-        kernels::tile_sums(tiles, batch * channels, [height, width], map, sums)
+    by_dtype!(map, E => computed([map], shape, |[map]: [&[E]; 1]| {
+        kernels::tile_sums(tiles, batch * channels, [height, width], map)
     }), portable => portable::tile_sums::<B>(map, tiles))
 }
 
@@ -137,8 +135,8 @@ where
 {
     let [batch, channels, _, _] = values.shape().dims();
     let shape = [batch, channels, size[0], size[1]];
-    by_dtype!(values, E => filled([values], shape, |[values]: [&[E]; 1], map| {
-        kernels::tile_spread(tiles, batch * channels, size, values, map)
+    by_dtype!(values, E => computed([values], shape, |[values]: [&[E]; 1]| {
+        kernels::tile_spread(tiles, batch * channels, size, values)
     }), portable => portable::tile_spread::<B>(values, tiles, size))
 }
 
@@ -154,8 +152,8 @@ where
     let unfolding = Unfolding::new(shape.as_slice(), mode);
     let rank = factor.shape()[1];
     shape[mode] = rank;
-    by_dtype!(tensor, E => filled([tensor, factor], shape, |[x, u]: [&[E]; 2], projected| {
-        kernels::mode_project(&unfolding, rank, x, u, projected)
+    by_dtype!(tensor, E => computed([tensor, factor], shape, |[x, u]: [&[E]; 2]| {
+        kernels::mode_project(&unfolding, rank, x, u)
     }), portable => portable::mode_project::<B>(tensor, factor, mode))
 }
 
@@ -171,8 +169,8 @@ where
     let [size, rank] = factor.shape().dims();
     shape[mode] = size;
     let unfolding = Unfolding::new(shape.as_slice(), mode);
-    by_dtype!(core, E => filled([core, factor], shape, |[core, u]: [&[E]; 2], expanded| {
-        kernels::mode_expand(&unfolding, rank, core, u, expanded)
+    by_dtype!(core, E => computed([core, factor], shape, |[core, u]: [&[E]; 2]| {
+        kernels::mode_expand(&unfolding, rank, core, u)
     }), portable => portable::mode_expand::<B>(core, factor, mode))
 }
 
@@ -187,8 +185,8 @@ where
     let unfolding = Unfolding::new(tensor.shape().as_slice(), mode);
     let [size, rank] = factor.shape().dims();
     let shape = Shape::from([size, rank]);
-    by_dtype!(tensor, E => filled([tensor, factor], shape, |[x, u]: [&[E]; 2], product| {
-        kernels::subspace_product(&unfolding, rank, x, u, product)
+    by_dtype!(tensor, E => computed([tensor, factor], shape, |[x, u]: [&[E]; 2]| {
+        kernels::subspace_product(&unfolding, rank, x, u)
     }), portable => portable::subspace_product::<B>(tensor, factor, mode))
 }
 
@@ -200,8 +198,7 @@ where
     let shape = Shape::from([unfolding.size, unfolding.size]);
     by_dtype!(tensor, E => {
         let tensor = HostTensor::<E>::into_contiguous(tensor);
-        let mut gram = vec![0.0f64; shape.num_elements()];
-        kernels::gram::<E>(&unfolding, tensor.as_elements(), &mut gram);
+        let gram = kernels::gram::<E>(&unfolding, tensor.as_elements());
         HostTensor::<f64>::from_elements(gram, shape)
     }, portable => portable::gram::<B>(tensor, mode))
 }
@@ -212,9 +209,10 @@ where
 {
     let [rows, columns] = matrix.shape().dims();
     let shape = matrix.shape();
-    by_dtype!(matrix, E => filled([matrix], shape, |[matrix]: [&[E]; 1], orthonormal| {
-        orthonormal.copy_from_slice(matrix);
-        kernels::orthonormalize(rows, columns, orthonormal)
+    by_dtype!(matrix, E => computed([matrix], shape, |[matrix]: [&[E]; 1]| {
+        let mut orthonormal = matrix.to_vec();
+        kernels::orthonormalize(rows, columns, &mut orthonormal);
+        orthonormal
     }), portable => portable::orthonormalize::<B>(matrix))
 }
 
