@@ -33,6 +33,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod activations;
 mod chunks;
 mod conv;
 mod decompositions;
@@ -48,6 +49,7 @@ mod scratch;
 mod sums;
 mod tiles;
 
+pub use activations::{Activation, activate, activate_with_mask, mask_gradient};
 pub use conv::{conv2d, conv2d_input_gradient, conv2d_weight_gradient};
 pub use decompositions::{DecompositionError, orthonormalize, symmetric_eigen};
 pub use element::Element;

@@ -3,10 +3,10 @@
 use burn::module::Param;
 use burn::nn::BatchNorm;
 use burn::tensor::Tensor;
-use burn_frugal::nn::Conv2d;
+use burn_frugal::nn::{Conv2d, Relu6};
 
 pub(crate) fn relu6(map: Tensor<4>) -> Tensor<4> {
-    map.clamp(0.0, 6.0)
+    Relu6::new().forward(map)
 }
 
 pub(crate) fn normalized(norm: &Option<BatchNorm>, map: Tensor<4>) -> Tensor<4> {

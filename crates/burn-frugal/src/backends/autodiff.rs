@@ -1,4 +1,4 @@
-//! The one autodiff step: every method's gradients enter Burn's graph here.
+//! The autodiff steps: every layer's and activation's gradients enter Burn's graph here.
 
 use burn::backend::{
     Autodiff, AutodiffBackend,
@@ -7,8 +7,9 @@ use burn::backend::{
         grads::Gradients,
         ops::{Backward, Ops, OpsKind},
     },
-    tensor::FloatTensor,
+    tensor::{FloatTensor, IntTensor},
 };
+use burn_frugal_kernels::Activation;
 
 use crate::methods::Saved;
 use crate::ops::{self, FrugalOps, LayerStep, MaybeFloat};
@@ -59,7 +60,43 @@ impl<B: FrugalOps> Backward<B, 3> for LayerBackward {
     }
 }
 
+#[derive(Debug)]
+struct ActivationBackward;
+
+impl<B: FrugalOps> Backward<B, 1> for ActivationBackward {
+    /// The mask.
+    type State = IntTensor<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let [input] = ops.parents;
+        let gradient = gradients.consume::<B>(&ops.node);
+        if let Some(node) = input {
+            gradients.register::<B>(node.id, B::mask_gradient(ops.state, gradient));
+        }
+    }
+}
+
 impl<B: FrugalOps, C: CheckpointStrategy> FrugalOps for Autodiff<B, C> {
+    fn activation(input: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {
+        let (input, node) = input.into_parts();
+        match ActivationBackward
+            .prepare::<C>([node])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prepared) => {
+                let (output, mask) = B::activation_with_mask(input, activation);
+                prepared.finish(mask, output)
+            }
+            OpsKind::UnTracked(prepared) => prepared.finish(B::activation(input, activation)),
+        }
+    }
+
     fn layer(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,

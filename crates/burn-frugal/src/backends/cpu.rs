@@ -1,8 +1,11 @@
 //! What the CPU backends share: contiguous slices in, the kernels crate, new tensors out.
 
-use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
+use burn::backend::{
+    Backend, TensorMetadata,
+    tensor::{FloatTensor, IntTensor},
+};
 use burn::tensor::{DType, Shape};
-use burn_frugal_kernels::{self as kernels, ConvGeometry, Element, Tiles, Unfolding};
+use burn_frugal_kernels::{self as kernels, Activation, ConvGeometry, Element, Tiles, Unfolding};
 
 use crate::ops::{MaybeFloat, portable};
 
@@ -15,6 +18,8 @@ pub(super) trait HostTensor<E>: TensorMetadata + Sized {
     /// # Panics
     /// When the elements are not of type `E`.
     fn as_elements(&self) -> &[E];
+    /// The elements of a contiguous tensor for writing, if no other tensor sees them.
+    fn as_unique(&mut self) -> Option<&mut [E]>;
     /// A tensor that owns `elements`.
     fn from_elements(elements: Vec<E>, shape: Shape) -> Self;
 }
@@ -46,6 +51,22 @@ fn computed<T: HostTensor<E>, E: Element, const N: usize>(
     let sources = sources.map(T::into_contiguous);
     let elements = kernel(sources.each_ref().map(T::as_elements));
     T::from_elements(elements, shape.into())
+}
+
+/// A tensor whose elements `kernel` changes, in its own memory if nothing else uses that; and what
+/// the kernel returns.
+fn changed<T: HostTensor<E>, E: Element, R>(
+    tensor: T,
+    kernel: impl FnOnce(&mut [E]) -> R,
+) -> (T, R) {
+    let mut tensor = tensor.into_contiguous();
+    if let Some(elements) = tensor.as_unique() {
+        let result = kernel(elements);
+        return (tensor, result);
+    }
+    let mut elements = tensor.as_elements().to_vec();
+    let result = kernel(&mut elements);
+    (T::from_elements(elements, tensor.shape()), result)
 }
 
 pub(super) fn convolution<B: Backend>(
@@ -216,6 +237,49 @@ where
     }), portable => portable::orthonormalize::<B>(matrix))
 }
 
+pub(super) fn activation<B: Backend>(
+    input: FloatTensor<B>,
+    activation: Activation,
+) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+{
+    by_dtype!(input, E => {
+        changed(input, |x: &mut [E]| kernels::activate(activation, x)).0
+    }, portable => portable::activation::<B>(input, activation))
+}
+
+pub(super) fn activation_with_mask<B: Backend>(
+    input: FloatTensor<B>,
+    activation: Activation,
+) -> (FloatTensor<B>, IntTensor<B>)
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+    IntTensor<B>: HostTensor<u8>,
+{
+    by_dtype!(input, E => {
+        let kernel = |x: &mut [E]| kernels::activate_with_mask(activation, x);
+        let (output, mask) = changed(input, kernel);
+        let bytes = Shape::from([mask.len()]);
+        (output, HostTensor::<u8>::from_elements(mask, bytes))
+    }, portable => portable::activation_with_mask::<B>(input, activation))
+}
+
+pub(super) fn mask_gradient<B: Backend>(
+    mask: IntTensor<B>,
+    gradient: FloatTensor<B>,
+) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+    IntTensor<B>: HostTensor<u8>,
+{
+    by_dtype!(gradient, E => {
+        changed(gradient, |gradient: &mut [E]| {
+            kernels::mask_gradient(mask.as_elements(), gradient)
+        }).0
+    }, portable => portable::mask_gradient::<B>(mask, gradient))
+}
+
 /// Implements [`FrugalOps`](crate::ops::FrugalOps) for a backend whose tensor is a [`HostTensor`].
 macro_rules! impl_with_kernels {
     ($backend:ty, own($tensor:ident) => $own:expr) => {
@@ -291,6 +355,24 @@ macro_rules! impl_with_kernels {
 
             fn orthonormalize(matrix: FloatTensor<Self>) -> FloatTensor<Self> {
                 cpu::orthonormalize::<Self>(matrix)
+            }
+
+            fn activation(input: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {
+                cpu::activation::<Self>(input, activation)
+            }
+
+            fn activation_with_mask(
+                input: FloatTensor<Self>,
+                activation: Activation,
+            ) -> (FloatTensor<Self>, burn::backend::tensor::IntTensor<Self>) {
+                cpu::activation_with_mask::<Self>(input, activation)
+            }
+
+            fn mask_gradient(
+                mask: burn::backend::tensor::IntTensor<Self>,
+                gradient: FloatTensor<Self>,
+            ) -> FloatTensor<Self> {
+                cpu::mask_gradient::<Self>(mask, gradient)
             }
 
             fn own($tensor: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -3,7 +3,7 @@
 use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
-use burn_frugal_kernels::{ConvGeometry, Tiles};
+use burn_frugal_kernels::{Activation, ConvGeometry, Tiles};
 
 use super::cpu::{self, HostTensor, impl_with_kernels};
 
@@ -24,6 +24,12 @@ macro_rules! host_tensor {
                 })
             }
 
+            fn as_unique(&mut self) -> Option<&mut [$element]> {
+                let elements = self.layout().num_elements();
+                let whole = self.bytes().len() == elements * size_of::<$element>();
+                if whole { self.try_storage_mut() } else { None }
+            }
+
             fn from_elements(elements: Vec<$element>, shape: Shape) -> Self {
                 let layout = Layout::contiguous(shape);
                 FlexTensor::new(Bytes::from_elems(elements), layout, $dtype)
@@ -33,6 +39,7 @@ macro_rules! host_tensor {
 }
 host_tensor!(f32, DType::F32);
 host_tensor!(f64, DType::F64);
+host_tensor!(u8, DType::U8);
 
 impl_with_kernels!(Flex, own(tensor) => {
     let elements = tensor.layout().num_elements();

@@ -2,7 +2,7 @@
 
 use burn::backend::{NdArray, tensor::FloatTensor};
 use burn::tensor::Shape;
-use burn_frugal_kernels::{ConvGeometry, Tiles};
+use burn_frugal_kernels::{Activation, ConvGeometry, Tiles};
 use burn_ndarray::NdArrayTensor;
 use ndarray::ArrayD;
 
@@ -32,6 +32,15 @@ macro_rules! host_tensor {
                 })
             }
 
+            fn as_unique(&mut self) -> Option<&mut [$element]> {
+                match self {
+                    NdArrayTensor::$variant(storage) if storage.is_unique() => {
+                        storage.ensure_owned().as_slice_mut()
+                    }
+                    _ => None,
+                }
+            }
+
             fn from_elements(elements: Vec<$element>, shape: Shape) -> Self {
                 let array = ArrayD::from_shape_vec(shape.as_slice().to_vec(), elements);
                 array
@@ -44,6 +53,7 @@ macro_rules! host_tensor {
 }
 host_tensor!(f32, F32);
 host_tensor!(f64, F64);
+host_tensor!(u8, U8);
 
 // Burn's slices copy on this backend: no tensor is a view of a larger buffer.
 impl_with_kernels!(NdArray, own(tensor) => tensor);

@@ -3,8 +3,11 @@
 pub(crate) mod linear;
 pub mod portable;
 
-use burn::backend::{Backend, ExtensionType, backend_extension, tensor::FloatTensor};
-use burn_frugal_kernels::{ConvGeometry, Tiles};
+use burn::backend::{
+    Backend, ExtensionType, backend_extension,
+    tensor::{FloatTensor, IntTensor},
+};
+use burn_frugal_kernels::{Activation, ConvGeometry, Tiles};
 
 use crate::geometry::LayerGeometry;
 use crate::methods::{Method, Saved};
@@ -46,8 +49,9 @@ pub struct LayerStep {
 /// What methods need and a backend can do better than Burn's own operations.
 ///
 /// Every operation has a body made of Burn's operations ([`portable`]), so a backend that
-/// overrides nothing is slow but right. Only [`layer`](Self::layer) is differentiable with
-/// gradients of ours; the others are what its gradients are computed with.
+/// overrides nothing is slow but right. Only [`layer`](Self::layer) and
+/// [`activation`](Self::activation) are differentiable with gradients of ours; the others are what
+/// these are computed with.
 #[backend_extension(
     NdArray: cfg(feature = "ndarray"),
     Flex: cfg(feature = "flex"),
@@ -158,6 +162,26 @@ pub trait FrugalOps: Backend {
     /// body reads the matrix back to the host.
     fn orthonormalize(matrix: FloatTensor<Self>) -> FloatTensor<Self> {
         portable::orthonormalize::<Self>(matrix)
+    }
+
+    /// An activation. Differentiable: between forward and backward it keeps the mask that
+    /// [`activation_with_mask`](Self::activation_with_mask) returns.
+    fn activation(input: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {
+        portable::activation::<Self>(input, activation)
+    }
+
+    /// An activation, and which elements pass their gradient, in a form that only
+    /// [`mask_gradient`](Self::mask_gradient) of the same backend reads.
+    fn activation_with_mask(
+        input: FloatTensor<Self>,
+        activation: Activation,
+    ) -> (FloatTensor<Self>, IntTensor<Self>) {
+        portable::activation_with_mask::<Self>(input, activation)
+    }
+
+    /// The gradient where the mask lets it pass, 0 elsewhere.
+    fn mask_gradient(mask: IntTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        portable::mask_gradient::<Self>(mask, gradient)
     }
 
     /// The same tensor in a buffer of its own size: a view keeps the whole buffer of the tensor it

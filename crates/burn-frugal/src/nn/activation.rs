@@ -1,0 +1,61 @@
+use burn::backend::Dispatch;
+use burn::module::Module;
+use burn::tensor::Tensor;
+use burn_frugal_kernels::Activation;
+
+use crate::ops::FrugalOps;
+
+/// `max(0, x)`, with the value and gradient of Burn's [`Relu`](burn::nn::Relu).
+///
+/// It keeps one bit an element between forward and backward on the CPU backends (a byte on backends
+/// without a kernel for it), where Burn's keeps the output; and it writes the result over its input if
+/// nothing else uses that.
+///
+/// # Example
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_frugal::nn::Relu;
+///
+/// let device = Device::default();
+/// let output = Relu::new().forward(Tensor::<1>::from_data([-1.0, 2.0], &device));
+/// assert_eq!(output.into_data().iter::<f32>().collect::<Vec<_>>(), [0.0, 2.0]);
+/// ```
+#[derive(Module, Debug, Default)]
+pub struct Relu;
+
+impl Relu {
+    /// Creates the module.
+    pub fn new() -> Self {
+        Self
+    }
+
+    /// Applies the activation to every element.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        forward(input, Activation::Relu)
+    }
+}
+
+/// `min(max(0, x), 6)`, with the value and gradient of Burn's [`Relu6`](burn::nn::activation::Relu6).
+///
+/// Keeps what [`Relu`] keeps.
+#[derive(Module, Debug, Default)]
+pub struct Relu6;
+
+impl Relu6 {
+    /// Creates the module.
+    pub fn new() -> Self {
+        Self
+    }
+
+    /// Applies the activation to every element.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        forward(input, Activation::Relu6)
+    }
+}
+
+fn forward<const D: usize>(input: Tensor<D>, activation: Activation) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as FrugalOps>::activation(
+        input.into_dispatch(),
+        activation,
+    ))
+}
