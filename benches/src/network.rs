@@ -1,5 +1,6 @@
 //! The networks of the `step` program, as tables that every side builds the same network from.
 
+use burn_frugal::plan::Plan;
 use burn_frugal_models::BottleneckNetConfig;
 use serde::Serialize;
 
@@ -60,6 +61,17 @@ pub fn config(name: &str) -> Option<BottleneckNetConfig> {
 
 /// The names that [`config`] knows.
 pub const NAMES: [&str; 3] = ["mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3"];
+
+/// The activation shortcut on every convolution of a network that [`config`] knows.
+pub fn shortcut_plan(name: &str) -> Plan {
+    let text = match name {
+        "mcunet-5fps" => include_str!("../plans/mcunet-5fps-shortcut.json"),
+        "mbv2-w0.35" => include_str!("../plans/mbv2-w0.35-shortcut.json"),
+        "proxyless-w0.3" => include_str!("../plans/proxyless-w0.3-shortcut.json"),
+        _ => panic!("shortcut_plan: expected one of {NAMES:?}, found {name}"),
+    };
+    Plan::from_json(text).expect("a committed plan")
+}
 
 impl NetworkTable {
     /// The table of a configuration.
