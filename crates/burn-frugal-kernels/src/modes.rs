@@ -3,7 +3,7 @@
 use gemm::Parallelism;
 
 use crate::Element;
-use crate::chunks::Chunks;
+use crate::chunks::{Chunk, Chunks};
 use crate::fresh::{in_parallel, in_turn};
 use crate::invariant::expect_len;
 use crate::parts::{share, sum_of_parts};
@@ -12,6 +12,12 @@ use crate::scratch::with_scratch;
 
 /// Elements below which splitting a pass over threads costs more than it saves.
 const PARALLEL_ELEMENTS: usize = 16 << 10;
+
+/// Sizes up to which the Gram matrix is the shorter way to a subspace product, whatever the rank.
+const SMALL_MODE: usize = 16;
+
+/// Elements of a slab up to which a Gram matrix of all of them is the shorter way to that of one mode.
+const SMALL_SLAB: usize = 36;
 
 /// Rows of a Gram matrix that are computed together, up to the diagonal.
 const GRAM_ROWS: usize = 128;
@@ -136,10 +142,9 @@ pub fn subspace_product<T: Element>(
         return product;
     }
     let factor = Matrix::new(factor, size, rank, rank);
-    if size < 2 * rank {
-        // X X^T takes fewer operations than the two products with the factor.
-        let mut gram = vec![T::ZERO; size * size];
-        sum_gram(unfolding, tensor, &mut gram, |value| value);
+    if size < 2 * rank || size <= SMALL_MODE {
+        // X X^T takes fewer operations than the two products with the factor, or at least fewer of their short rows.
+        let gram = gram_of_slabs(unfolding, tensor);
         let target = MatrixMut {
             data: &mut product,
             row_stride: rank,
@@ -174,7 +179,45 @@ pub fn gram<T: Element>(unfolding: &Unfolding, tensor: &[T]) -> Vec<f64> {
     expect_len(NAME, "tensor", unfolding.len(), tensor.len());
     let mut gram = vec![0.0; unfolding.size * unfolding.size];
     if !tensor.is_empty() {
-        sum_gram(unfolding, tensor, &mut gram, T::to_f64);
+        sum_gram(unfolding, tensor, &mut gram, |tensor, chunk, scratch| {
+            unfolding.copied(chunk, tensor, scratch, T::to_f64)
+        });
+    }
+    gram
+}
+
+/// Gram matrix of an unfolding in its own precision. Neither may be empty.
+fn gram_of_slabs<T: Element>(unfolding: &Unfolding, tensor: &[T]) -> Vec<T> {
+    let Unfolding { outer, size, inner } = *unfolding;
+    let slab = size * inner;
+    if inner == 1 || slab > SMALL_SLAB {
+        let mut gram = vec![T::ZERO; size * size];
+        sum_gram(unfolding, tensor, &mut gram, |tensor, chunk, scratch| {
+            if unfolding.is_gathered() {
+                unfolding.copied(chunk, tensor, scratch, |value| value)
+            } else {
+                unfolding.in_place(chunk, tensor)
+            }
+        });
+        return gram;
+    }
+    // The slabs as they lie in memory are rows of a matrix, whose own Gram matrix has all sums that are needed and
+    // some more; copying slabs of a few elements side by side would take longer.
+    let slabs = Unfolding {
+        outer,
+        size: slab,
+        inner: 1,
+    };
+    let all = gram_of_slabs(&slabs, tensor);
+    let mut gram = Vec::with_capacity(size * size);
+    for row in 0..size {
+        for column in 0..size {
+            let mut total = T::ZERO;
+            for position in 0..inner {
+                total += all[(row * inner + position) * slab + column * inner + position];
+            }
+            gram.push(total);
+        }
     }
     gram
 }
@@ -334,12 +377,13 @@ fn sum_projections<T: Element>(
     });
 }
 
-/// `gram = X X^T` in the precision of `T`. The tensor must not be empty.
+/// `gram = X X^T` in the precision of `T`, with `matrix` the columns of a chunk, in scratch memory if need be. The
+/// tensor must not be empty.
 fn sum_gram<S: Element, T: Element>(
     unfolding: &Unfolding,
     tensor: &[S],
     gram: &mut [T],
-    convert: impl Fn(S) -> T + Sync,
+    matrix: impl for<'a> Fn(&'a [S], &Chunk, &'a mut [T]) -> Matrix<'a, T> + Sync,
 ) {
     let size = unfolding.size;
     let chunks = Chunks::new::<T>(unfolding);
@@ -348,7 +392,7 @@ fn sum_gram<S: Element, T: Element>(
         with_scratch(size * chunks.columns(), |scratch| {
             let indices = share(chunks.count(), part, parts);
             for index in indices.clone() {
-                let matrix = unfolding.copied(&chunks.get(index), tensor, scratch, &convert);
+                let matrix = matrix(tensor, &chunks.get(index), scratch);
                 for start in (0..size).step_by(GRAM_ROWS) {
                     let stop = (start + GRAM_ROWS).min(size);
                     multiply(
