@@ -7,7 +7,7 @@ use burn_frugal::nn::{Conv2d, Conv2dConfig};
 use burn_frugal_benches::arguments::Common;
 use burn_frugal_benches::convolutions::{Convolution, KERNELS};
 use burn_frugal_benches::record::{Record, Report};
-use burn_frugal_benches::timing::{median, median_of, milliseconds};
+use burn_frugal_benches::timing::{medians, timed};
 use burn_frugal_benches::upstream::with_gradient;
 use clap::Parser;
 
@@ -123,7 +123,7 @@ fn measure(side: &str, convolution: &Convolution, args: &Args) -> [f64; 3] {
     let layer = Layer::new(side, convolution, &plain);
     let input = normal(shape, &plain);
     let output = layer.forward(input.clone()).dims();
-    let forward = median_of(reps, || layer.forward(input.clone()));
+    let [forward] = medians(reps, || [timed(|| drop(layer.forward(input.clone()))).1]);
 
     let layer = Layer::new(side, convolution, &device);
     let weight = layer.weight();
@@ -132,14 +132,14 @@ fn measure(side: &str, convolution: &Convolution, args: &Args) -> [f64; 3] {
     let constant = normal(shape, &device);
     let backward = |layer: &Layer, input: &Tensor<4>, of: &Tensor<4>| {
         let root = with_gradient(layer.forward(input.clone()), gradient.clone());
-        milliseconds(|| {
+        let ((), time) = timed(|| {
             let gradients = root.backward();
             assert!(of.grad(&gradients).is_some(), "a gradient");
-            gradients
-        })
+        });
+        [time]
     };
-    let weight_gradient = median(reps, || backward(&layer, &constant, &weight));
+    let [weight_gradient] = medians(reps, || backward(&layer, &constant, &weight));
     let layer = layer.frozen();
-    let input_gradient = median(reps, || backward(&layer, &tracked, &tracked));
+    let [input_gradient] = medians(reps, || backward(&layer, &tracked, &tracked));
     [forward, input_gradient, weight_gradient]
 }

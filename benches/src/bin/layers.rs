@@ -8,7 +8,7 @@ use burn_frugal_benches::arguments::Common;
 use burn_frugal_benches::convolutions::SEVEN;
 use burn_frugal_benches::method::MethodName;
 use burn_frugal_benches::record::{Record, Report};
-use burn_frugal_benches::timing::{median, median_of, milliseconds};
+use burn_frugal_benches::timing::{medians, timed};
 use burn_frugal_benches::upstream::with_gradient;
 use clap::Parser;
 
@@ -92,27 +92,21 @@ fn measure(shape: [usize; 4], method: MethodName, common: &Common) -> Figures {
     let gradient = normal().without_autodiff();
     let output_bytes = shape.iter().product::<usize>() * size_of::<f32>();
 
-    let forward = median_of(common.reps, || conv.forward(input.clone()));
     let mut kept = 0;
-    let backward = median(common.reps, || {
+    let [forward, backward] = medians(common.reps, || {
         let before = ALLOCATOR.live_bytes();
-        let output = conv.forward(input.clone());
+        let (output, forward) = timed(|| conv.forward(input.clone()));
         kept = (ALLOCATOR.live_bytes() - before).saturating_sub(output_bytes);
         let root = with_gradient(output, gradient.clone());
-        milliseconds(|| {
+        let ((), backward) = timed(|| {
             let gradients = root.backward();
+            let bias = conv.bias.as_ref().expect("it has one").val();
             let complete = input.grad(&gradients).is_some()
                 && conv.weight.val().grad(&gradients).is_some()
-                && conv
-                    .bias
-                    .as_ref()
-                    .expect("it has one")
-                    .val()
-                    .grad(&gradients)
-                    .is_some();
+                && bias.grad(&gradients).is_some();
             assert!(complete, "all three gradients");
-            gradients
-        })
+        });
+        [forward, backward]
     });
     Figures {
         forward,

@@ -10,7 +10,7 @@ use burn_frugal_benches::burn_network::BurnNetwork;
 use burn_frugal_benches::method::MethodName;
 use burn_frugal_benches::network::{self, NetworkTable};
 use burn_frugal_benches::record::{Record, Report};
-use burn_frugal_benches::timing::median_of;
+use burn_frugal_benches::timing::{medians, timed};
 use burn_frugal_models::{BottleneckNet, BottleneckNetConfig};
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
@@ -26,7 +26,7 @@ const CLASSES: usize = 10;
 /// Times forward and backward pass of a network with random weights, the last convolutions and the
 /// classifier trained.
 ///
-/// step_ms: forward, loss and backward. forward_ms: forward with autodiff. inference_ms: forward
+/// step_ms: forward, loss and backward. forward_ms: the forward pass of a step. inference_ms: forward
 /// without. kept_bytes: live between forward and backward, beyond weights and images. peak_bytes: the
 /// most at any moment of a step, the same way.
 ///
@@ -133,7 +133,6 @@ fn main() {
         Tune::All => convolutions,
         Tune::Last(count) => count.min(convolutions),
     };
-    let device = args.common.device();
     let figures = match args.method {
         Side::Burn => {
             let on = |device: &Device| BurnNetwork::new(&table, tuned, device);
@@ -160,7 +159,6 @@ fn main() {
             .with("peak_bytes", figures.peak),
     );
     report.finish();
-    drop(device);
 }
 
 /// The network of our layers with a method on the last `tuned` convolutions, the others frozen.
@@ -223,23 +221,28 @@ fn measure<M: Module>(
         let images = images(&device);
         let classes = Tensor::<1, Int>::from_data(classes.as_slice(), &device);
         let loss: CrossEntropyLoss = CrossEntropyLossConfig::new().init(&device);
-        let step = median_of(reps, || {
+        let [step, forward] = medians(reps, || {
             let before = ALLOCATOR.live_bytes();
             ALLOCATOR.reset_peak();
-            let value = loss.forward(run(&network, images.clone()), classes.clone());
+            let (scores, forward) = timed(|| run(&network, images.clone()));
+            let (value, head) = timed(|| loss.forward(scores, classes.clone()));
             kept = ALLOCATOR.live_bytes().saturating_sub(before);
-            let gradients = value.backward();
-            peak = ALLOCATOR.peak_bytes().saturating_sub(before);
-            gradients
+            let ((), backward) = timed(|| {
+                let gradients = value.backward();
+                peak = ALLOCATOR.peak_bytes().saturating_sub(before);
+                drop(gradients);
+            });
+            [forward + head + backward, forward]
         });
-        (step, median_of(reps, || run(&network, images.clone())))
+        (step, forward)
     };
     let network = network(&plain);
     let images = images(&plain);
+    let [inference] = medians(reps, || [timed(|| drop(run(&network, images.clone()))).1]);
     Figures {
         step,
         forward,
-        inference: median_of(reps, || run(&network, images.clone())),
+        inference,
         kept,
         peak,
     }
