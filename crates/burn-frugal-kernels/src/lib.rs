@@ -45,6 +45,7 @@ mod modes;
 mod parts;
 mod process;
 mod product;
+mod rows;
 mod scratch;
 mod sums;
 mod tiles;

@@ -4,7 +4,7 @@ use crate::Element;
 use crate::invariant::expect_len;
 
 /// Independent partial sums: enough for the compiler to fill vector registers.
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// Elements below which splitting a sum over threads costs more than it saves.
 const PARALLEL_ELEMENTS: usize = 16 << 10;

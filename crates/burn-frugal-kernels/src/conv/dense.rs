@@ -4,14 +4,19 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::columns::{Block, Columns};
+use super::is_plain;
 use crate::fresh::{in_parallel, in_turn};
 use crate::parts::{share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
+use crate::rows::Rows;
 use crate::scratch::with_scratch;
 use crate::{ConvGeometry, Element};
 
 /// Jobs per thread: a few, so that a slow one does not keep the others waiting.
 const JOBS_PER_THREAD: usize = 4;
+
+/// Columns below which a job's product is inefficient.
+const JOB_COLUMNS: usize = 64;
 
 /// Part of a map that one job writes: one group (or every group) of some images.
 struct Part<'a, T> {
@@ -85,6 +90,10 @@ fn forward_group<T: Element>(
                 for (row, &bias) in target.chunks_mut(row_stride).zip(bias) {
                     row[..pixels].fill(bias);
                 }
+            } else if depth == 0 {
+                for row in target.chunks_mut(row_stride).take(outputs) {
+                    row[..pixels].fill(T::ZERO);
+                }
             }
             for run in plan.channel_runs() {
                 let length = run.len() * plan.taps;
@@ -111,16 +120,12 @@ fn forward_group<T: Element>(
                 );
             }
             if !single {
-                let image_pixels = plan.image_pixels(&block);
-                for (row, line) in gathered[..outputs * pixels]
-                    .chunks_exact(pixels)
-                    .enumerate()
-                {
-                    for (image, source) in line.chunks_exact(image_pixels).enumerate() {
-                        part.data[start + image * part.image_stride + row * plan.output_pixels..]
-                            [..image_pixels]
-                            .copy_from_slice(source);
-                    }
+                let width = plan.image_pixels(&block);
+                let count = block.images.len();
+                let lines = gathered[..outputs * pixels].chunks_exact(pixels);
+                for (row, line) in lines.enumerate() {
+                    let target = &mut part.data[start + row * plan.output_pixels..];
+                    Rows { count, width }.copy(line, width, target, part.image_stride);
                 }
             }
         }
@@ -181,6 +186,18 @@ fn input_gradient_group<T: Element>(
                     Store::Replace,
                     parallelism,
                 );
+                if is_plain(geometry) && image_pixels == input_pixels {
+                    let first = (block.images.start - part.first_image) * part.image_stride;
+                    let rows = Rows {
+                        count: block.images.len(),
+                        width: input_pixels,
+                    };
+                    for (channel, line) in run.zip(columns.chunks_exact(pixels)) {
+                        let target = &mut part.data[first + channel * input_pixels..];
+                        rows.copy(line, input_pixels, target, part.image_stride);
+                    }
+                    continue;
+                }
                 for (index, image) in block.images.clone().enumerate() {
                     let start =
                         (image - part.first_image) * part.image_stride + run.start * input_pixels;
@@ -289,13 +306,14 @@ fn gather<'a, T: Element>(
         );
     }
     let gathered = &mut gathered[..outputs * pixels];
+    let rows = Rows {
+        count: block.images.len(),
+        width: image_pixels,
+    };
+    let image_stride = geometry.output_channels * plan.output_pixels;
     for (channel, line) in gathered.chunks_exact_mut(pixels).enumerate() {
-        for (target, image) in line
-            .chunks_exact_mut(image_pixels)
-            .zip(block.images.clone())
-        {
-            target.copy_from_slice(&output_gradient[start(image, channel)..][..image_pixels]);
-        }
+        let source = &output_gradient[start(block.images.start, channel)..];
+        rows.copy(source, image_stride, line, image_pixels);
     }
     Matrix::new(gathered, outputs, pixels, pixels)
 }
@@ -322,7 +340,19 @@ fn make_columns<T: Element>(
         geometry.input_pixels(),
     );
     let first = group * geometry.group_inputs() + channel;
+    let plain = is_plain(geometry) && image_pixels == input_pixels;
     let copy = |(index, columns): (usize, &mut [T])| {
+        if plain {
+            let source =
+                (block.images.start * geometry.input_channels + first + index) * input_pixels;
+            let rows = Rows {
+                count: block.images.len(),
+                width: input_pixels,
+            };
+            let image_stride = geometry.input_channels * input_pixels;
+            rows.copy(&input[source..], image_stride, columns, input_pixels);
+            return;
+        }
         for (position, image) in block.images.clone().enumerate() {
             let plane = &input[(image * geometry.input_channels + first + index) * input_pixels..]
                 [..input_pixels];
@@ -354,7 +384,11 @@ fn each_part<T: Element>(
     let threads = rayon::current_num_threads();
     let (batch, groups) = (geometry.batch, geometry.groups);
     if batch >= threads {
-        let images = batch.div_ceil(threads * JOBS_PER_THREAD);
+        // a product of few columns takes as long as one of some more
+        let images = batch
+            .div_ceil(threads * JOBS_PER_THREAD)
+            .max(JOB_COLUMNS.div_ceil(geometry.output_pixels()))
+            .min(batch);
         let image_stride = groups * len;
         return in_parallel(batch * image_stride, images * image_stride, |job, data| {
             for group in 0..groups {

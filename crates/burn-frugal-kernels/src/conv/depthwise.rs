@@ -10,6 +10,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::PARALLEL_MACS;
 use super::frame::{Frame, LANES, lanes_at};
 use crate::fresh::in_parallel;
 use crate::geometry::Reach;
@@ -17,9 +18,6 @@ use crate::parts::{share, sum_of_parts};
 use crate::scratch::with_scratch;
 use crate::sums::{fold, sum};
 use crate::{ConvGeometry, Element};
-
-/// Multiply-accumulates below which splitting work over threads costs more than it saves.
-const PARALLEL_MACS: usize = 64 << 10;
 
 /// Direct convolution of every plane.
 pub(super) fn forward<T: Element>(

@@ -5,6 +5,7 @@ mod dense;
 mod depthwise;
 mod frame;
 mod pointwise;
+mod scale;
 
 use crate::invariant::expect_len;
 use crate::{ConvGeometry, Element};
@@ -13,25 +14,37 @@ use crate::{ConvGeometry, Element};
 enum Path {
     /// 1x1 taps on the input as it is: matrix products on the slices themselves.
     Pointwise,
+    /// One weight a channel.
+    Scale,
     /// One input channel per group: no channels to contract, so products would be too thin.
     Depthwise,
     /// Everything else: matrix products on copied columns.
     Dense,
 }
 
+/// Multiply-accumulates below which splitting work over threads costs more than it saves.
+const PARALLEL_MACS: usize = 64 << 10;
+
 /// Below this many pixels, a product per image is too small: images are gathered into one.
 const POINTWISE_PIXELS: usize = 64;
 
 fn path(geometry: &ConvGeometry) -> Path {
-    let plain =
-        geometry.kernel == [1, 1] && geometry.stride == [1, 1] && geometry.padding == [(0, 0); 2];
+    let plain = is_plain(geometry);
     if geometry.group_inputs() == 1 && geometry.groups > 1 {
+        if plain && geometry.group_outputs() == 1 {
+            return Path::Scale;
+        }
         Path::Depthwise
     } else if plain && (geometry.input_pixels() >= POINTWISE_PIXELS || geometry.batch == 1) {
         Path::Pointwise
     } else {
         Path::Dense
     }
+}
+
+/// Whether every output pixel reads the input pixel at its own place.
+fn is_plain(geometry: &ConvGeometry) -> bool {
+    geometry.kernel == [1, 1] && geometry.stride == [1, 1] && geometry.padding == [(0, 0); 2]
 }
 
 /// 2-D convolution (cross-correlation, as neural networks use the word).
@@ -64,6 +77,7 @@ pub fn conv2d<T: Element>(
     }
     match path(geometry) {
         Path::Pointwise => pointwise::forward(geometry, input, weight, bias),
+        Path::Scale => scale::forward(geometry, input, weight, bias),
         Path::Depthwise => depthwise::forward(geometry, input, weight, bias),
         Path::Dense => dense::forward(geometry, input, weight, bias),
     }
@@ -96,6 +110,7 @@ pub fn conv2d_input_gradient<T: Element>(
     }
     match path(geometry) {
         Path::Pointwise => pointwise::input_gradient(geometry, weight, output_gradient),
+        Path::Scale => scale::input_gradient(geometry, weight, output_gradient),
         Path::Depthwise => depthwise::input_gradient(geometry, weight, output_gradient),
         Path::Dense => dense::input_gradient(geometry, weight, output_gradient),
     }
@@ -131,6 +146,7 @@ pub fn conv2d_weight_gradient<T: Element>(
     let target = &mut weight_gradient[..];
     match path(geometry) {
         Path::Pointwise => pointwise::weight_gradient(geometry, input, output_gradient, target),
+        Path::Scale => scale::weight_gradient(geometry, input, output_gradient, target),
         Path::Depthwise => depthwise::weight_gradient(geometry, input, output_gradient, target),
         Path::Dense => dense::weight_gradient(geometry, input, output_gradient, target),
     }

@@ -1,3 +1,4 @@
+mod grid;
 mod runs;
 
 use pulp::{Arch, Simd, WithSimd};
@@ -6,6 +7,7 @@ use crate::Element;
 use crate::fresh::in_parallel;
 use crate::invariant::expect_len;
 use crate::scratch::with_scratch;
+use grid::{Grid, SpreadGrid, SumGrid};
 use runs::{Runs, spread_each, sum_each};
 
 /// Elements below which splitting a pass over threads costs more than it saves.
@@ -91,6 +93,13 @@ pub fn tile_sums<T: Element>(tiles: &Tiles, planes: usize, size: [usize; 2], map
         return in_parallel(len, job, |index, sums| {
             let map = &map[index * job * height * width..][..sums.len() * height * width];
             arch.dispatch(|| sum_each(map, height * width, weight, sums));
+        });
+    }
+    if let Some(grid) = Grid::new(tiles, size) {
+        let (job_tiles, job_map) = (job * tiles.len(), job * height * width);
+        return in_parallel(len, job_tiles, |index, sums| {
+            let map = &map[index * job_map..][..sums.len() * grid.rows * grid.columns];
+            arch.dispatch(SumGrid { grid, map, sums });
         });
     }
     let columns = Runs::new(&tiles.columns);
@@ -193,6 +202,13 @@ pub fn tile_spread<T: Element>(
         return in_parallel(len, job * height * width, |index, map| {
             let values = &values[index * job..][..map.len() / (height * width)];
             arch.dispatch(|| spread_each(values, height * width, weight, map));
+        });
+    }
+    if let Some(grid) = Grid::new(tiles, size) {
+        return in_parallel(len, job * height * width, |index, map| {
+            let values = &values[index * job * tiles.len()..];
+            let values = &values[..map.len() / (grid.rows * grid.columns)];
+            arch.dispatch(SpreadGrid { grid, values, map });
         });
     }
     let columns = Runs::new(&tiles.columns);
