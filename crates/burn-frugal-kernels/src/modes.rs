@@ -3,8 +3,9 @@
 use gemm::Parallelism;
 
 use crate::Element;
-use crate::chunks::{Chunk, Chunks};
+use crate::chunks::Chunks;
 use crate::fresh::{in_parallel, in_turn};
+use crate::gram;
 use crate::invariant::expect_len;
 use crate::parts::{share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
@@ -12,15 +13,6 @@ use crate::scratch::with_scratch;
 
 /// Elements below which splitting a pass over threads costs more than it saves.
 const PARALLEL_ELEMENTS: usize = 16 << 10;
-
-/// Sizes up to which the Gram matrix is the shorter way to a subspace product, whatever the rank.
-const SMALL_MODE: usize = 16;
-
-/// Elements of a slab up to which a Gram matrix of all of them is the shorter way to that of one mode.
-const SMALL_SLAB: usize = 36;
-
-/// Rows of a Gram matrix that are computed together, up to the diagonal.
-const GRAM_ROWS: usize = 128;
 
 /// A contiguous row-major tensor seen along one of its modes (axes): `[outer, size, inner]`.
 ///
@@ -142,9 +134,8 @@ pub fn subspace_product<T: Element>(
         return product;
     }
     let factor = Matrix::new(factor, size, rank, rank);
-    if size < 2 * rank || size <= SMALL_MODE {
-        // X X^T takes fewer operations than the two products with the factor, or at least fewer of their short rows.
-        let gram = gram_of_slabs(unfolding, tensor);
+    if gram::is_shorter(unfolding, rank) {
+        let gram = gram::single(unfolding, tensor);
         let target = MatrixMut {
             data: &mut product,
             row_stride: rank,
@@ -164,62 +155,6 @@ pub fn subspace_product<T: Element>(
         }
     });
     product
-}
-
-/// Gram matrix of a tensor's unfolding, in double precision.
-///
-/// `gram = X X^T`, where `X`, of shape `[size, outer * inner]`, is the unfolding of `tensor`, of shape `[outer, size,
-/// inner]`. `gram` has shape `[size, size]` and is exactly symmetric.
-///
-/// # Panics
-///
-/// If a slice does not have the length of its shape.
-pub fn gram<T: Element>(unfolding: &Unfolding, tensor: &[T]) -> Vec<f64> {
-    const NAME: &str = "gram";
-    expect_len(NAME, "tensor", unfolding.len(), tensor.len());
-    let mut gram = vec![0.0; unfolding.size * unfolding.size];
-    if !tensor.is_empty() {
-        sum_gram(unfolding, tensor, &mut gram, |tensor, chunk, scratch| {
-            unfolding.copied(chunk, tensor, scratch, T::to_f64)
-        });
-    }
-    gram
-}
-
-/// Gram matrix of an unfolding in its own precision. Neither may be empty.
-fn gram_of_slabs<T: Element>(unfolding: &Unfolding, tensor: &[T]) -> Vec<T> {
-    let Unfolding { outer, size, inner } = *unfolding;
-    let slab = size * inner;
-    if inner == 1 || slab > SMALL_SLAB {
-        let mut gram = vec![T::ZERO; size * size];
-        sum_gram(unfolding, tensor, &mut gram, |tensor, chunk, scratch| {
-            if unfolding.is_gathered() {
-                unfolding.copied(chunk, tensor, scratch, |value| value)
-            } else {
-                unfolding.in_place(chunk, tensor)
-            }
-        });
-        return gram;
-    }
-    // The slabs as they lie in memory are rows of a matrix, whose own Gram matrix has all sums that are needed and
-    // some more; copying slabs of a few elements side by side would take longer.
-    let slabs = Unfolding {
-        outer,
-        size: slab,
-        inner: 1,
-    };
-    let all = gram_of_slabs(&slabs, tensor);
-    let mut gram = Vec::with_capacity(size * size);
-    for row in 0..size {
-        for column in 0..size {
-            let mut total = T::ZERO;
-            for position in 0..inner {
-                total += all[(row * inner + position) * slab + column * inner + position];
-            }
-            gram.push(total);
-        }
-    }
-    gram
 }
 
 /// `target[o, t, i] = sum over s of matrix[t, s] * source[o, s, i]`.
@@ -375,43 +310,4 @@ fn sum_projections<T: Element>(
             }
         });
     });
-}
-
-/// `gram = X X^T` in the precision of `T`, with `matrix` the columns of a chunk, in scratch memory if need be. The
-/// tensor must not be empty.
-fn sum_gram<S: Element, T: Element>(
-    unfolding: &Unfolding,
-    tensor: &[S],
-    gram: &mut [T],
-    matrix: impl for<'a> Fn(&'a [S], &Chunk, &'a mut [T]) -> Matrix<'a, T> + Sync,
-) {
-    let size = unfolding.size;
-    let chunks = Chunks::new::<T>(unfolding);
-    let parts = rayon::current_num_threads().min(chunks.count());
-    sum_of_parts(parts, gram, |part, gram| {
-        with_scratch(size * chunks.columns(), |scratch| {
-            let indices = share(chunks.count(), part, parts);
-            for index in indices.clone() {
-                let matrix = matrix(tensor, &chunks.get(index), scratch);
-                for start in (0..size).step_by(GRAM_ROWS) {
-                    let stop = (start + GRAM_ROWS).min(size);
-                    multiply(
-                        matrix.rows(start..stop),
-                        matrix.rows(0..stop).transposed(),
-                        MatrixMut {
-                            data: &mut gram[start * size..],
-                            row_stride: size,
-                        },
-                        Store::add_if(index > indices.start),
-                        Parallelism::None,
-                    );
-                }
-            }
-        });
-    });
-    for row in 0..size {
-        for column in 0..row {
-            gram[column * size + row] = gram[row * size + column];
-        }
-    }
 }
