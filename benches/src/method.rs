@@ -1,6 +1,7 @@
 //! Methods by the names that the programs take.
 
 use burn_frugal::Method;
+use burn_frugal::methods::ActivationShortcut;
 use std::fmt;
 use std::str::FromStr;
 
@@ -17,20 +18,22 @@ pub enum MethodName {
     Filter(usize),
     /// The channel-sparse update with this percentage of the channels.
     Sparse(usize),
-    /// The activation shortcut, each rank an eighth of the mode's size.
+    /// The activation shortcut as published, each rank an eighth of the mode's size.
     Shortcut,
+    /// The same with every mode's iteration on what the modes before it left.
+    SequentialShortcut,
 }
 
 impl MethodName {
     /// The method for a layer with this input, `[batch, channels, height, width]`.
     pub fn method(self, input: [usize; 4]) -> Method {
+        let ranks = || input.map(|size| ((size as f64 * RANK_SHARE).round() as usize).max(1));
         match self {
             Self::Exact => Method::Exact,
             Self::Filter(patch) => Method::gradient_filter(patch),
             Self::Sparse(percent) => Method::channel_sparse(percent as f64 / 100.0),
-            Self::Shortcut => Method::activation_shortcut(
-                input.map(|size| ((size as f64 * RANK_SHARE).round() as usize).max(1)),
-            ),
+            Self::Shortcut => ActivationShortcut::new(ranks()).into(),
+            Self::SequentialShortcut => ActivationShortcut::new(ranks()).sequential().into(),
         }
     }
 }
@@ -43,12 +46,13 @@ impl FromStr for MethodName {
         match text {
             "exact" => Ok(Self::Exact),
             "shortcut" => Ok(Self::Shortcut),
+            "sequential" => Ok(Self::SequentialShortcut),
             _ => match (number("filter"), number("sparse")) {
                 (Some(patch), _) if patch > 0 => Ok(Self::Filter(patch)),
                 (_, Some(percent)) if (1..=100).contains(&percent) => Ok(Self::Sparse(percent)),
                 _ => Err(
                     "expected exact, filter2 (or another patch), sparse10 (or another \
-                     percentage) or shortcut"
+                     percentage), shortcut or sequential"
                         .to_string(),
                 ),
             },
@@ -63,6 +67,7 @@ impl fmt::Display for MethodName {
             Self::Filter(patch) => write!(f, "filter{patch}"),
             Self::Sparse(percent) => write!(f, "sparse{percent}"),
             Self::Shortcut => f.write_str("shortcut"),
+            Self::SequentialShortcut => f.write_str("sequential"),
         }
     }
 }

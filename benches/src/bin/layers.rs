@@ -27,7 +27,7 @@ struct Args {
     /// Images.
     #[arg(long, default_value_t = 8)]
     batch: usize,
-    /// exact, filter2 (or another patch), sparse10 (or another percentage) or shortcut; all of these
+    /// exact, filter2 (or another patch), sparse10 (or another percentage), shortcut or sequential; all of these
     /// without it.
     #[arg(long)]
     method: Option<MethodName>,
@@ -41,9 +41,16 @@ fn main() {
     args.common.prepare();
     let methods = match args.method {
         Some(method) => vec![method],
-        None => ["exact", "filter2", "filter4", "sparse10", "shortcut"]
-            .map(|name| name.parse().expect("a method's name"))
-            .to_vec(),
+        None => [
+            "exact",
+            "filter2",
+            "filter4",
+            "sparse10",
+            "shortcut",
+            "sequential",
+        ]
+        .map(|name| name.parse().expect("a method's name"))
+        .to_vec(),
     };
     let mut report = Report::new(args.common.table);
     for (index, &(channels, [height, width])) in SEVEN.iter().enumerate() {

@@ -3,6 +3,7 @@
 use burn::module::Module;
 use burn::nn::loss::{CrossEntropyLoss, CrossEntropyLossConfig};
 use burn::tensor::{Device, Distribution, Int, Tensor};
+use burn_frugal::Method;
 use burn_frugal::memory::CountingAllocator;
 use burn_frugal::plan::Plan;
 use burn_frugal_benches::arguments::Common;
@@ -50,7 +51,7 @@ struct Args {
     #[arg(long, default_value = "4")]
     tune: Tune,
     /// burn (the same network from Burn's own layers), exact, filter2 (or another patch), sparse10 (or
-    /// another percentage) or shortcut.
+    /// another percentage), shortcut (as published) or sequential (its cheaper form).
     #[arg(long, default_value = "exact")]
     method: Side,
     /// Prints the network's convolutions, as JSON, and stops.
@@ -177,9 +178,12 @@ fn ours(
     let mut plan = Plan::builder();
     let layers = convolutions.iter().zip(inputs);
     for (conv, input) in layers.skip(convolutions.len() - tuned) {
-        let method = match method {
-            MethodName::Shortcut => measured.methods()[&conv.name],
-            method => method.method(input),
+        let method = match (method, measured.methods()[&conv.name]) {
+            (MethodName::Shortcut, measured) => measured,
+            (MethodName::SequentialShortcut, Method::ActivationShortcut(shortcut)) => {
+                shortcut.sequential().into()
+            }
+            (method, _) => method.method(input),
         };
         plan = plan.layer(conv.name.as_str(), method);
     }
