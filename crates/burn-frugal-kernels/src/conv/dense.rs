@@ -4,7 +4,7 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::columns::{Block, Columns};
-use super::is_plain;
+use super::{is_plain, product_threads};
 use crate::fresh::{in_parallel, in_turn};
 use crate::parts::{share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
@@ -233,7 +233,7 @@ pub(super) fn weight_gradient<T: Element>(
     let outputs = geometry.group_outputs();
     let depth = geometry.group_inputs() * plan.taps;
     let blocks: Vec<Block> = plan.blocks(0..geometry.batch).collect();
-    let threads = rayon::current_num_threads();
+    let threads = product_threads(geometry);
     // With too few blocks to go round, the threads share each product instead.
     let (parts, parallelism) = if blocks.len() < threads {
         (1, Parallelism::Rayon(0))
@@ -381,7 +381,7 @@ fn each_part<T: Element>(
     len: usize,
     work: impl Fn(usize, Parallelism, Part<'_, T>) + Sync,
 ) -> Vec<T> {
-    let threads = rayon::current_num_threads();
+    let threads = product_threads(geometry);
     let (batch, groups) = (geometry.batch, geometry.groups);
     if batch >= threads {
         // a product of few columns takes as long as one of some more
@@ -390,7 +390,7 @@ fn each_part<T: Element>(
             .max(JOB_COLUMNS.div_ceil(geometry.output_pixels()))
             .min(batch);
         let image_stride = groups * len;
-        return in_parallel(batch * image_stride, images * image_stride, |job, data| {
+        let job = |job: usize, data: &mut [T]| {
             for group in 0..groups {
                 let part = Part {
                     first_image: job * images,
@@ -400,7 +400,13 @@ fn each_part<T: Element>(
                 };
                 work(group, Parallelism::None, part);
             }
-        });
+        };
+        let (len, job_len) = (batch * image_stride, images * image_stride);
+        return if threads == 1 {
+            in_turn(len, job_len, job)
+        } else {
+            in_parallel(len, job_len, job)
+        };
     }
     let one = |unit: usize, parallelism: Parallelism, data: &mut [T]| {
         let part = Part {

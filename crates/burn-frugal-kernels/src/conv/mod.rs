@@ -25,6 +25,18 @@ enum Path {
 /// Multiply-accumulates below which splitting work over threads costs more than it saves.
 const PARALLEL_MACS: usize = 64 << 10;
 
+/// Multiply-accumulates below which products are not worth a second thread: waking it takes longer.
+const SHARED_MACS: u64 = 1 << 20;
+
+/// Threads to spread the products of a convolution over.
+fn product_threads(geometry: &ConvGeometry) -> usize {
+    if geometry.macs() < SHARED_MACS {
+        1
+    } else {
+        rayon::current_num_threads()
+    }
+}
+
 /// Below this many pixels, a product per image is too small: images are gathered into one.
 const POINTWISE_PIXELS: usize = 64;
 

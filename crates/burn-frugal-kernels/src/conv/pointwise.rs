@@ -2,6 +2,7 @@
 
 use gemm::Parallelism;
 
+use super::product_threads;
 use crate::fresh::{in_parallel, in_turn};
 use crate::parts::{share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
@@ -71,7 +72,7 @@ pub(super) fn weight_gradient<T: Element>(
     weight_gradient: &mut [T],
 ) {
     let (inputs, outputs, pixels) = sizes(geometry);
-    let threads = rayon::current_num_threads();
+    let threads = product_threads(geometry);
     // With too few images to go round, the threads share each product instead.
     let (parts, parallelism) = if geometry.batch < threads {
         (1, Parallelism::Rayon(0))
@@ -120,7 +121,12 @@ fn each_group<T: Element>(
     work: impl Fn(usize, Parallelism, &mut [T]) + Sync,
 ) -> Vec<T> {
     let units = geometry.batch * geometry.groups;
-    if units < rayon::current_num_threads() {
+    let threads = product_threads(geometry);
+    if threads == 1 {
+        in_turn(units * len, len, |unit, part| {
+            work(unit, Parallelism::None, part)
+        })
+    } else if units < threads {
         in_turn(units * len, len, |unit, part| {
             work(unit, Parallelism::Rayon(0), part)
         })
