@@ -48,6 +48,34 @@ fn layers() -> Vec<(&'static str, ConvGeometry)> {
             g([2, 6, 8, 8], 4, [1, 1], [2, 2], [0, 0], [1, 1], 1),
         ),
         (
+            "pointwise, many single pixels",
+            g([70, 17, 1, 1], 5, [1, 1], [1, 1], [0, 0], [1, 1], 1),
+        ),
+        (
+            "pointwise, groups of few pixels",
+            g([37, 12, 2, 3], 8, [1, 1], [1, 1], [0, 0], [1, 1], 2),
+        ),
+        (
+            "one weight a channel",
+            g([3, 5, 9, 7], 5, [1, 1], [1, 1], [0, 0], [1, 1], 5),
+        ),
+        (
+            "one weight a channel, single pixels",
+            g([70, 90, 1, 1], 90, [1, 1], [1, 1], [0, 0], [1, 1], 90),
+        ),
+        (
+            "one weight a channel, many maps",
+            g([40, 90, 5, 5], 90, [1, 1], [1, 1], [0, 0], [1, 1], 90),
+        ),
+        (
+            "one weight a channel, stride 2",
+            g([3, 5, 9, 7], 5, [1, 1], [2, 2], [0, 0], [1, 1], 5),
+        ),
+        (
+            "two weights a channel",
+            g([3, 5, 9, 7], 10, [1, 1], [1, 1], [0, 0], [1, 1], 5),
+        ),
+        (
             "stride 2",
             g([2, 4, 14, 14], 6, [3, 3], [2, 2], [1, 1], [1, 1], 1),
         ),
@@ -232,6 +260,10 @@ fn layers() -> Vec<(&'static str, ConvGeometry)> {
         (
             "no batch, depthwise",
             g([0, 4, 8, 8], 4, [3, 3], [1, 1], [1, 1], [1, 1], 4),
+        ),
+        (
+            "no batch, one weight a channel",
+            g([0, 4, 8, 8], 4, [1, 1], [1, 1], [0, 0], [1, 1], 4),
         ),
         (
             "no batch, pointwise",

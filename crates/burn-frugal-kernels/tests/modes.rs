@@ -254,6 +254,29 @@ fn small_unfolding() -> impl Strategy<Value = Unfolding> {
     })
 }
 
+/// The ways to a Gram matrix: blocks, rows and products, with their remainders.
+#[test]
+fn short_and_few_rows() {
+    for (u, rank) in [
+        (unfolding(5000, 4, 1), 1),
+        (unfolding(5003, 8, 1), 2),
+        (unfolding(1001, 16, 1), 3),
+        (unfolding(777, 4, 4), 1),
+        (unfolding(777, 2, 4), 2),
+        (unfolding(3001, 1, 2), 1),
+        (unfolding(777, 7, 1), 7),
+        (unfolding(1, 32, 5003), 9),
+        (unfolding(300, 8, 8), 2),
+        (unfolding(301, 9, 13), 3),
+        (unfolding(3, 33, 129), 20),
+        (unfolding(2, 64, 100), 16),
+        (unfolding(2, 65, 100), 40),
+    ] {
+        check::<f32>(&u, rank, &[1, 2, 5]);
+        check::<f64>(&u, rank, &[1, 2, 5]);
+    }
+}
+
 proptest! {
     #[test]
     fn random_shapes_match_the_definition(u in small_unfolding(), rank in 0_usize..12, threads in 1_usize..4) {

@@ -132,6 +132,45 @@ fn large_maps_on_several_threads() {
     }
 }
 
+/// Spans of one length and weight.
+fn even(size: usize, len: usize, weight: f64) -> Vec<Span> {
+    let spans = (0..size / len).map(|index| span(index * len, (index + 1) * len, weight));
+    spans.collect()
+}
+
+#[test]
+fn grids_of_equal_tiles() {
+    for (size, tile) in [
+        ([1, 1], [1, 1]),
+        ([4, 4], [2, 2]),
+        ([8, 8], [4, 4]),
+        ([6, 4], [3, 2]),
+        ([7, 14], [7, 7]),
+        ([10, 30], [5, 10]),
+        ([3, 16], [1, 8]),
+        ([12, 16], [2, 1]),
+        ([3, 3], [3, 3]),
+        ([5, 5], [5, 5]),
+        ([4, 40], [2, 4]),
+        // not all of the map
+        ([9, 8], [2, 2]),
+        ([8, 9], [2, 2]),
+    ] {
+        let tiles = Tiles {
+            rows: even(size[0], tile[0], 0.75),
+            columns: even(size[1], tile[1], -0.5),
+        };
+        for planes in [1, 5, 3000] {
+            for threads in [1, 2, 5] {
+                with_threads(threads, || {
+                    check::<f32>(&tiles, planes, size);
+                    check::<f64>(&tiles, planes, size);
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn means_of_an_uneven_grid() {
     let tiles = Tiles {
