@@ -10,7 +10,7 @@ mod tune;
 
 use burn::tensor::Device;
 use burn_frugal::memory::CountingAllocator;
-use burn_frugal::{backends, files};
+use burn_frugal::{backends, files, prepare_process};
 use burn_frugal_models::{BottleneckNet, BottleneckNetConfig};
 use clap::{Parser, builder::PossibleValuesParser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -70,6 +70,7 @@ fn backend_names() -> Vec<&'static str> {
 }
 
 fn main() -> ExitCode {
+    prepare_process().expect("nothing has used rayon yet");
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         // whoever read the output has seen enough

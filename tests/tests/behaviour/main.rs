@@ -1,6 +1,7 @@
 //! Guards what the library computes, changes, stores and refuses, on every compiled backend. One
 //! binary, so that Burn is linked once; what needs a global allocator of its own is in another.
 
+mod activations;
 mod calibration;
 mod cases;
 mod channel_sparse;

@@ -7,7 +7,7 @@
 
 use burn::backend::{DispatchKindConversion, DispatchTensor, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Device, Tensor};
-use burn_frugal::kernels::{ConvGeometry, Span, Tiles};
+use burn_frugal::kernels::{Activation, ConvGeometry, Span, Tiles};
 use burn_frugal::ops::{FrugalOps, MaybeFloat, portable};
 use burn_frugal_tests::{random_dtype, values};
 use proptest::prelude::*;
@@ -153,6 +153,31 @@ where
         )?;
         let owned = B::own(map.clone());
         prop_assert_eq!(numbers::<B>(owned), numbers::<B>(map), "own");
+    }
+    Ok(())
+}
+
+fn activations<B: FrugalOps>(device: &Device, shape: [usize; 4]) -> Result<(), TestCaseError>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    for dtype in DTYPES {
+        let backend = Witness::<B>::new(device, dtype);
+        let input = backend.strided(1, shape);
+        let gradient = backend.strided(2, shape);
+        for activation in [Activation::Relu, Activation::Relu6] {
+            let expected = portable::activation::<B>(input.clone(), activation);
+            let plain = B::activation(input.clone(), activation);
+            same::<B>("activation", plain, expected.clone())?;
+            let (output, mask) = B::activation_with_mask(input.clone(), activation);
+            same::<B>("activation with a mask", output, expected)?;
+            let (_, whole) = portable::activation_with_mask::<B>(input.clone(), activation);
+            same::<B>(
+                "masked gradient",
+                B::mask_gradient(mask, gradient.clone()),
+                portable::mask_gradient::<B>(whole, gradient.clone()),
+            )?;
+        }
     }
     Ok(())
 }
@@ -380,6 +405,11 @@ macro_rules! overrides_of {
                     let size = [vertical.0, horizontal.0];
                     let cut = Tiles { rows: vertical.1, columns: horizontal.1 };
                     tiles::<$backend>(&$device, [maps.0, maps.1], size, &cut)?;
+                }
+
+                #[test]
+                fn activations_are_the_portable_ones((shape, _, _) in unfolded()) {
+                    activations::<$backend>(&$device, shape)?;
                 }
 
                 #[test]

@@ -12,7 +12,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use burn_frugal::memory::CountingAllocator;
 use burn_frugal::methods::ActivationShortcut;
-use burn_frugal::nn::{Conv2d, Conv2dConfig, Linear, LinearConfig};
+use burn_frugal::nn::{Conv2d, Conv2dConfig, Linear, LinearConfig, Relu, Relu6};
 use burn_frugal::plan::{Candidates, Profile};
 use burn_frugal::{Method, PerMode};
 use burn_frugal_tests::layers::same;
@@ -287,6 +287,30 @@ fn assert_linear_promises<const D: usize>(shape: [usize; D], methods: &[Method])
             assert_promise(&name, kept, promised);
         }
     }
+}
+
+#[test]
+fn an_activation_keeps_one_bit_an_element() {
+    alone(|| {
+        const SHAPE: [usize; 4] = [16, 32, 64, 64];
+        let bits = SHAPE.iter().product::<usize>();
+        let relu = |x| Relu::new().forward(x);
+        let relu6 = |x| Relu6::new().forward(x);
+        for (device_name, device) in autodiff_devices() {
+            let x = random(1, SHAPE, &device).require_grad();
+            let activations: [(&str, fn(Tensor<4>) -> Tensor<4>); 2] =
+                [("relu", relu), ("relu6", relu6)];
+            for (name, activation) in activations {
+                // like a layer's output, the product is the activation's own
+                let kept = kept_bytes(&(), |()| activation(x.clone() * 2.0));
+                let found = kept as f64 / (bits / 8) as f64;
+                assert!(
+                    (1.0..1.02).contains(&found),
+                    "{name} on {device_name}: {kept} bytes for {bits} elements"
+                );
+            }
+        }
+    });
 }
 
 #[test]
