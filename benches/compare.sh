@@ -58,6 +58,7 @@ step() {
 "$bin/kernels" --describe >"$out/convolutions.json"
 for model in mcunet-5fps mbv2-w0.35; do "$bin/step" $model --describe >"$out/$model.json"; done
 for ((round = 1; round <= rounds; round++)); do
+    ours machine
     for part in "${parts[@]}"; do
         echo "round $round of $rounds: $part" >&2
         $part

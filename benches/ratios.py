@@ -22,6 +22,9 @@ def read(folder, part, key):
     return {k: {f: statistics.median(v) for f, v in fields.items()} for k, fields in groups.items()}
 
 
+SEVEN_MAPS = ((120, 160), (60, 80), (30, 40), (14, 14), (14, 14), (28, 28), (56, 56))
+
+
 def mean(ratios):
     return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else math.nan
 
@@ -38,7 +41,7 @@ def ms(values):
     return " / ".join(f"{v:.3f}" if v < 1 else f"{v:.2f}" if v < 10 else f"{v:.0f}" if v >= 100 else f"{v:.1f}" for v in values)
 
 
-def layers(folder):
+def layers(folder, floor):
     data = read(folder, "layers", lambda r: (r["layer"], r["backend"], r["method"]))
     indices = sorted({k[0] for k in data})
     backends = [b for b in ("flex", "ndarray") if (0, b, "exact") in data]
@@ -48,6 +51,20 @@ def layers(folder):
     sides = [(b, m) for b in [*backends, "pytorch"] for m in ("exact", "filter2", "filter4") if (0, b, m) in data]
     rows = [[str(i)] + [ms([data[i, b, m]["forward_ms"], data[i, b, m]["backward_ms"]]) for b, m in sides] for i in indices]
     table(["layer"] + [f"{b} {m}" for b, m in sides], rows)
+    print("Floor of the backward pass, ms, and how many times that it takes:\n")
+    rows = []
+    for i in indices:
+        r = data[i, backends[0], "exact"]
+        channels, batch, (height, width) = r["channels"], r["batch"], SEVEN_MAPS[i]
+        elements, weight, row = batch * channels * height * width, 9 * channels**2, [str(i)]
+        for m, patch in (("exact", 1), ("filter2", 2), ("filter4", 4)):
+            pixels = batch * math.ceil(height / patch) * math.ceil(width / patch)
+            macs = 2 * pixels * channels**2 * (9 if patch == 1 else 1)
+            kept = pixels * channels
+            least = floor.ms(macs, elements + kept + weight, elements + weight)
+            row += [times(data[i, b, m]["backward_ms"], least) for b in backends if (i, b, m) in data]
+        rows.append(row)
+    table(["layer"] + [f"{m}, {b}" for m in ("exact", "filter2", "filter4") for b in backends], rows)
     rows = []
     for b in backends:
         for m in ("filter2", "filter4"):
@@ -65,10 +82,28 @@ def layers(folder):
     table(["backend", "method", "backward, against PyTorch's exact", "against the released operator in PyTorch", "forward, of our exact forward"], rows)
 
 
+class Floor:
+    """The least time that a pass can take on a machine: arithmetic at the speed of large products, or every tensor read
+    or written once, whichever takes longer."""
+
+    def __init__(self, folder):
+        machine = next(iter(read(folder, "machine", lambda r: 0).values()))
+        self.flops, self.read, self.write = (machine[f] for f in ("product_gflops", "read_gbs", "write_gbs"))
+        print(f"This machine: {self.flops:.0f} GFLOP/s in large products, reads {self.read:.0f} GB/s, writes {self.write:.0f} GB/s.\n")
+
+    def ms(self, macs, reads, writes):
+        """Of multiply-accumulates, and of f32 elements that are read and written."""
+        return max(2e-6 * macs / self.flops, 4e-6 * (reads / self.read + writes / self.write))
+
+
+def times(found, floor):
+    return f"{floor:.2f} ({found / floor:.1f}x)"
+
+
 PASSES = ("forward_ms", "input_gradient_ms", "weight_gradient_ms")
 
 
-def kernels(folder):
+def kernels(folder, floor):
     data = read(folder, "kernels", lambda r: (r["name"], r["backend"], r["side"]))
     names = list(dict.fromkeys(k[0] for k in data))
     backends = [b for b in ("flex", "ndarray") if any(k[1] == b for k in data)]
@@ -78,6 +113,19 @@ def kernels(folder):
     sides = [(b, s) for b, s in [("flex", "ours"), ("ndarray", "ours"), ("pytorch", "pytorch"), ("flex", "burn"), ("ndarray", "burn")] if (names[0], b, s) in data]
     rows = [[n] + [ms([data[n, b, s][p] for p in PASSES]) for b, s in sides] for n in names]
     table(["convolution"] + [b if s == "pytorch" else f"{s}, {b}" for b, s in sides], rows)
+    print("Floor of each pass, ms, and how many times that ours takes on flex:\n")
+    rows = []
+    for c in json.loads((pathlib.Path(folder) / "convolutions.json").read_text()):
+        (inputs, outputs), size, kernel = c["channels"], c["size"], c["kernel"]
+        batch = data[c["name"], backends[0], "ours"]["batch"]
+        side = (size + 2 * (kernel // 2) - kernel) // c["stride"] + 1
+        x, y = batch * inputs * size**2, batch * outputs * side**2
+        w = outputs * inputs // c["groups"] * kernel**2
+        macs = y * w // outputs
+        least = [floor.ms(macs, x + w, y), floor.ms(macs, y + w, x), floor.ms(macs, x + y, w)]
+        ours = data[c["name"], backends[0], "ours"]
+        rows.append([c["name"]] + [times(ours[p], f) for p, f in zip(PASSES, least)])
+    table(["convolution", "forward", "input gradient", "weight gradient"], rows)
     total = lambda n, b, s: sum(data[n, b, s][p] for p in PASSES)
     rows = []
     for b in backends:
@@ -104,7 +152,7 @@ def kernels(folder):
         table(head, rows)
 
 
-def steps(folder):
+def steps(folder, floor):
     data = read(folder, "step", lambda r: (r["model"], r["tune"], r["backend"], r["method"]))
     cases = list(dict.fromkeys(k[:2] for k in data))
     if not cases:
@@ -128,5 +176,6 @@ def steps(folder):
 
 
 if __name__ == "__main__":
+    floor = Floor(sys.argv[1])
     for part in (layers, kernels, steps):
-        part(sys.argv[1])
+        part(sys.argv[1], floor)

@@ -294,12 +294,13 @@ fn an_activation_keeps_one_bit_an_element() {
     alone(|| {
         const SHAPE: [usize; 4] = [16, 32, 64, 64];
         let bits = SHAPE.iter().product::<usize>();
-        let relu = |x| Relu::new().forward(x);
-        let relu6 = |x| Relu6::new().forward(x);
+        type Activation = fn(Tensor<4>) -> Tensor<4>;
+        let activations: [(&str, Activation); 2] = [
+            ("relu", |x| Relu::new().forward(x)),
+            ("relu6", |x| Relu6::new().forward(x)),
+        ];
         for (device_name, device) in autodiff_devices() {
             let x = random(1, SHAPE, &device).require_grad();
-            let activations: [(&str, fn(Tensor<4>) -> Tensor<4>); 2] =
-                [("relu", relu), ("relu6", relu6)];
             for (name, activation) in activations {
                 // like a layer's output, the product is the activation's own
                 let kept = kept_bytes(&(), |()| activation(x.clone() * 2.0));

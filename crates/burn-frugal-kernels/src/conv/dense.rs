@@ -15,8 +15,8 @@ use crate::{ConvGeometry, Element};
 /// Jobs per thread: a few, so that a slow one does not keep the others waiting.
 const JOBS_PER_THREAD: usize = 4;
 
-/// Columns below which a job's product is inefficient.
-const JOB_COLUMNS: usize = 64;
+/// Columns of a job's product to aim for: with fewer, fetching the weight takes too large a part of the time.
+const JOB_COLUMNS: usize = 192;
 
 /// Part of a map that one job writes: one group (or every group) of some images.
 struct Part<'a, T> {
@@ -372,6 +372,15 @@ fn make_columns<T: Element>(
     }
 }
 
+/// Images that one job takes: as many jobs as each thread should have, or fewer if their products would be too narrow,
+/// but as many for each thread.
+fn images_of_a_job(geometry: &ConvGeometry, threads: usize) -> usize {
+    let batch = geometry.batch;
+    let wide = JOB_COLUMNS.div_ceil(geometry.output_pixels());
+    let jobs = (batch / wide).next_multiple_of(threads);
+    batch.div_ceil(jobs.clamp(threads, threads * JOBS_PER_THREAD))
+}
+
 /// A map `[batch, groups, len]`, whose parts, zero at first, `work(group, parallelism, part)` computes.
 ///
 /// Enough images: each job takes a run of them, with all groups. Else each job takes one group of one image; if these
@@ -384,11 +393,7 @@ fn each_part<T: Element>(
     let threads = product_threads(geometry);
     let (batch, groups) = (geometry.batch, geometry.groups);
     if batch >= threads {
-        // a product of few columns takes as long as one of some more
-        let images = batch
-            .div_ceil(threads * JOBS_PER_THREAD)
-            .max(JOB_COLUMNS.div_ceil(geometry.output_pixels()))
-            .min(batch);
+        let images = images_of_a_job(geometry, threads);
         let image_stride = groups * len;
         let job = |job: usize, data: &mut [T]| {
             for group in 0..groups {

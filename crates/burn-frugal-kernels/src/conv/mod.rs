@@ -22,6 +22,10 @@ enum Path {
     Dense,
 }
 
+/// How many times larger than its map a padded frame may be. Padding for a huge dilation makes it larger; columns,
+/// which only have the pixels of the output, are then the better copy.
+const FRAME_GROWTH: usize = 8;
+
 /// Multiply-accumulates below which splitting work over threads costs more than it saves.
 const PARALLEL_MACS: usize = 64 << 10;
 
@@ -44,9 +48,12 @@ fn path(geometry: &ConvGeometry) -> Path {
     let plain = is_plain(geometry);
     if geometry.group_inputs() == 1 && geometry.groups > 1 {
         if plain && geometry.group_outputs() == 1 {
-            return Path::Scale;
+            Path::Scale
+        } else if padded_pixels(geometry) > FRAME_GROWTH * (geometry.input_pixels() + 64) {
+            Path::Dense
+        } else {
+            Path::Depthwise
         }
-        Path::Depthwise
     } else if plain && (geometry.input_pixels() >= POINTWISE_PIXELS || geometry.batch == 1) {
         Path::Pointwise
     } else {
@@ -57,6 +64,17 @@ fn path(geometry: &ConvGeometry) -> Path {
 /// Whether every output pixel reads the input pixel at its own place.
 fn is_plain(geometry: &ConvGeometry) -> bool {
     geometry.kernel == [1, 1] && geometry.stride == [1, 1] && geometry.padding == [(0, 0); 2]
+}
+
+/// Pixels of the input with its padding.
+fn padded_pixels(geometry: &ConvGeometry) -> usize {
+    let padded = |axis: usize| {
+        let (before, after) = geometry.padding[axis];
+        geometry.input[axis]
+            .saturating_add(before)
+            .saturating_add(after)
+    };
+    padded(0).saturating_mul(padded(1))
 }
 
 /// 2-D convolution (cross-correlation, as neural networks use the word).
