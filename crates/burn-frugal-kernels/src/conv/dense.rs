@@ -1,5 +1,7 @@
 //! Convolution of any geometry: matrix products on [`Columns`].
 
+use std::ops::Range;
+
 use gemm::Parallelism;
 use rayon::prelude::*;
 
@@ -14,6 +16,9 @@ use crate::{ConvGeometry, Element};
 
 /// Jobs per thread: a few, so that a slow one does not keep the others waiting.
 const JOBS_PER_THREAD: usize = 4;
+
+/// What it takes to sum up weight gradients of several threads, in passes over the weight.
+const SUM_PASSES: usize = 4;
 
 /// Columns of a job's product to aim for: with fewer, fetching the weight takes too large a part of the time.
 const JOB_COLUMNS: usize = 192;
@@ -171,7 +176,9 @@ fn input_gradient_group<T: Element>(
         let (columns, gathered) = scratch.split_at_mut(plan.len());
         for block in plan.blocks(part.first_image..part.first_image + part.images) {
             let (pixels, image_pixels) = (plan.pixels(&block), plan.image_pixels(&block));
-            let output_gradient = gather(geometry, plan, group, &block, output_gradient, gathered);
+            let channels = group * outputs..(group + 1) * outputs;
+            let output_gradient =
+                gather(geometry, plan, channels, &block, output_gradient, gathered);
             for run in plan.channel_runs() {
                 let length = run.len() * plan.taps;
                 let columns = &mut columns[..length * pixels];
@@ -234,78 +241,129 @@ pub(super) fn weight_gradient<T: Element>(
     let depth = geometry.group_inputs() * plan.taps;
     let blocks: Vec<Block> = plan.blocks(0..geometry.batch).collect();
     let threads = product_threads(geometry);
+    let add = |blocks: &[Block], channels: Range<usize>, parallelism, rows: &mut [T]| {
+        add_rows(
+            geometry,
+            &plan,
+            blocks,
+            channels,
+            parallelism,
+            input,
+            output_gradient,
+            rows,
+        );
+    };
+    if threads > 1 && geometry.batch * plan.output_pixels < SUM_PASSES * outputs {
+        // Few pixels: each thread makes all columns for its share of the rows.
+        let rows = geometry.output_channels.div_ceil(threads);
+        weight_gradient
+            .par_chunks_mut(rows * depth)
+            .enumerate()
+            .for_each(|(index, part)| {
+                let channels = index * rows..index * rows + part.len() / depth;
+                add(&blocks, channels, Parallelism::None, part);
+            });
+        return;
+    }
     // With too few blocks to go round, the threads share each product instead.
     let (parts, parallelism) = if blocks.len() < threads {
         (1, Parallelism::Rayon(0))
     } else {
         (threads, Parallelism::None)
     };
-    sum_of_parts(parts, weight_gradient, |part, weight_gradient| {
-        weight_gradient.fill(T::ZERO);
-        with_scratch(plan.len() + outputs * plan.largest_pixels(), |scratch| {
-            let (columns, gathered) = scratch.split_at_mut(plan.len());
-            for block in &blocks[share(blocks.len(), part, parts)] {
-                let pixels = plan.pixels(block);
-                for (group, weight_gradient) in weight_gradient
-                    .chunks_exact_mut(outputs * depth)
-                    .enumerate()
-                {
-                    let output_gradient =
-                        gather(geometry, &plan, group, block, output_gradient, gathered);
-                    for run in plan.channel_runs() {
-                        let length = run.len() * plan.taps;
-                        let columns = &mut columns[..length * pixels];
-                        make_columns(
-                            geometry,
-                            &plan,
-                            group,
-                            block,
-                            run.start,
-                            input,
-                            columns,
-                            parallelism,
-                        );
-                        multiply(
-                            output_gradient,
-                            Matrix::new(columns, length, pixels, pixels).transposed(),
-                            MatrixMut {
-                                data: &mut weight_gradient[run.start * plan.taps..],
-                                row_stride: depth,
-                            },
-                            Store::Add,
-                            parallelism,
-                        );
-                    }
-                }
-            }
-        });
+    sum_of_parts(parts, weight_gradient, |part, sums| {
+        let blocks = &blocks[share(blocks.len(), part, parts)];
+        add(blocks, 0..geometry.output_channels, parallelism, sums);
     });
 }
 
-/// The output gradient of a group's block as `[channels, pixels]`: in place for one image, else gathered.
+/// The rows of the weight gradient of some output channels, summed over some blocks.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the operands of a gradient, which part of it, and where it runs"
+)]
+fn add_rows<T: Element>(
+    geometry: &ConvGeometry,
+    plan: &Columns,
+    blocks: &[Block],
+    channels: Range<usize>,
+    parallelism: Parallelism,
+    input: &[T],
+    output_gradient: &[T],
+    rows: &mut [T],
+) {
+    let outputs = geometry.group_outputs();
+    let depth = geometry.group_inputs() * plan.taps;
+    rows.fill(T::ZERO);
+    with_scratch(plan.len() + outputs * plan.largest_pixels(), |scratch| {
+        let (columns, gathered) = scratch.split_at_mut(plan.len());
+        for block in blocks {
+            let pixels = plan.pixels(block);
+            for group in channels.start / outputs..channels.end.div_ceil(outputs) {
+                let first = channels.start.max(group * outputs);
+                let last = channels.end.min((group + 1) * outputs);
+                let rows = &mut rows[(first - channels.start) * depth..];
+                let output_gradient = gather(
+                    geometry,
+                    plan,
+                    first..last,
+                    block,
+                    output_gradient,
+                    gathered,
+                );
+                for run in plan.channel_runs() {
+                    let length = run.len() * plan.taps;
+                    let columns = &mut columns[..length * pixels];
+                    make_columns(
+                        geometry,
+                        plan,
+                        group,
+                        block,
+                        run.start,
+                        input,
+                        columns,
+                        parallelism,
+                    );
+                    multiply(
+                        output_gradient,
+                        Matrix::new(columns, length, pixels, pixels).transposed(),
+                        MatrixMut {
+                            data: &mut rows[run.start * plan.taps..],
+                            row_stride: depth,
+                        },
+                        Store::Add,
+                        parallelism,
+                    );
+                }
+            }
+        }
+    });
+}
+
+/// The output gradient of some channels in a block as `[channels, pixels]`: in place for one image, else gathered.
 fn gather<'a, T: Element>(
     geometry: &ConvGeometry,
     plan: &Columns,
-    group: usize,
+    channels: Range<usize>,
     block: &Block,
     output_gradient: &'a [T],
     gathered: &'a mut [T],
 ) -> Matrix<'a, T> {
-    let outputs = geometry.group_outputs();
+    let count = channels.len();
     let (pixels, image_pixels) = (plan.pixels(block), plan.image_pixels(block));
     let start = |image: usize, channel: usize| {
-        (image * geometry.output_channels + group * outputs + channel) * plan.output_pixels
+        (image * geometry.output_channels + channels.start + channel) * plan.output_pixels
             + plan.first_pixel(block)
     };
     if block.images.len() == 1 {
         return Matrix::new(
             &output_gradient[start(block.images.start, 0)..],
-            outputs,
+            count,
             pixels,
             plan.output_pixels,
         );
     }
-    let gathered = &mut gathered[..outputs * pixels];
+    let gathered = &mut gathered[..count * pixels];
     let rows = Rows {
         count: block.images.len(),
         width: image_pixels,
@@ -315,7 +373,7 @@ fn gather<'a, T: Element>(
         let source = &output_gradient[start(block.images.start, channel)..];
         rows.copy(source, image_stride, line, image_pixels);
     }
-    Matrix::new(gathered, outputs, pixels, pixels)
+    Matrix::new(gathered, count, pixels, pixels)
 }
 
 /// Writes the columns of a block for consecutive input channels of a group, the first of them `channel`:
