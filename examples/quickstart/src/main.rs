@@ -147,7 +147,7 @@ const NOTES: &str = "\
 kept: live between forward and backward. peak: the most at any moment of a step. Both as an
 allocator counts them, beyond weights and images. The frozen front keeps nothing; what it needs for
 a moment in the forward pass makes the peak, and most of the time, of a network this small, so a
-method for the last layers changes neither.
+method for the last layers changes little of either.
 ";
 
 /// The files that are written.
