@@ -43,12 +43,14 @@ kernels() {
 step() {
     for model in mcunet-5fps mbv2-w0.35; do
         for tune in 4 all; do
-            for method in exact filter4 shortcut; do
-                for backend in flex ndarray; do
+            # what is compared with each other comes right after each other
+            for backend in flex ndarray; do
+                for method in exact shortcut sequential filter4; do
                     ours step $model --batch 32 --tune $tune --method $method --backend $backend
                 done
-                [ $method = shortcut ] ||
+                for method in exact filter4; do
                     pytorch step --network "$out/$model.json" --batch 32 --tune $tune --method $method
+                done
             done
             ours step $model --batch 32 --tune $tune --method burn
         done

@@ -169,10 +169,10 @@ def steps(folder, floor):
                 continue
             time = lambda b, m: data.get((*case, b, m), {}).get("step_ms", math.nan)
             exact, pytorch = time(backend, "exact"), time("pytorch", "exact")
-            values = [exact / pytorch, time(backend, "filter4") / pytorch, time(backend, "shortcut") / exact, exact / time("flex", "burn")]
+            values = [exact / pytorch, time(backend, "filter4") / pytorch, time(backend, "shortcut") / exact, time(backend, "sequential") / exact, exact / time("flex", "burn")]
             ratios.append([*case, backend] + [f"{v:.2f}" for v in values])
     table(["network", "tuned", "backend", "method", "step ms", "forward ms", "inference ms", "kept MB", "peak MB", "growth of resident peak MB"], rows)
-    table(["network", "tuned", "backend", "exact / PyTorch exact", "filter4 / PyTorch exact", "shortcut / our exact", "exact / Burn's own on flex"], ratios)
+    table(["network", "tuned", "backend", "exact / PyTorch exact", "filter4 / PyTorch exact", "shortcut / our exact", "sequential shortcut / our exact", "exact / Burn's own on flex"], ratios)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,45 @@ fn a_shortcut_needs_no_copy_of_a_large_map() {
     });
 }
 
+/// Exact passes copy a bounded part of the batch at a time: beside the maps that go in and out they need
+/// the same few megabytes whatever the batch, where all columns of a 3x3 kernel would be nine maps.
+#[test]
+fn an_exact_pass_needs_no_columns_of_the_whole_batch() {
+    /// Scratch of both threads' kernels and matrix products.
+    const BOUNDED: usize = 8 << 20;
+    alone(|| {
+        for (device_name, device) in devices() {
+            let device = device.autodiff();
+            for (groups, kernel) in [(1, 3), (1, 1), (32, 5)] {
+                let conv = same([32, 32], kernel)
+                    .with_groups(groups)
+                    .init(&device);
+                for batch in [4, 24] {
+                    let shape = [batch, 32, 64, 64];
+                    let map = shape.iter().product::<usize>() * size_of::<f32>();
+                    let x = random(1, shape, &device).require_grad();
+                    let passes = || {
+                        let mut output = None;
+                        let forward = transient_bytes(|| output = Some(conv.forward(x.clone())));
+                        let loss = output.expect("set above").sum();
+                        [forward, transient_bytes(|| loss.backward())]
+                    };
+                    passes();
+                    // backward: the output's gradient as Burn makes it of a sum, and the input's
+                    let needs = [("forward", 1), ("backward", 3)].into_iter();
+                    for ((pass, maps), bytes) in needs.zip(passes()) {
+                        assert!(
+                            bytes < maps * map + BOUNDED,
+                            "{kernel}x{kernel}, {groups} groups, batch {batch}, {pass} \
+                             ({device_name}): {bytes} bytes for maps of {map}"
+                        );
+                    }
+                }
+            }
+        }
+    });
+}
+
 /// As many convolutions, one after the other, as deep as the model is.
 fn deep(layers: usize, device: &Device) -> Vec<Conv2d> {
     (0..layers)
