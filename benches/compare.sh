@@ -2,16 +2,26 @@
 # Runs our side, Burn's own layers and PyTorch in turn on the same cores, several rounds, and prints medians and ratios
 # as Markdown tables: compare.sh [ROUNDS] [what...], what being layers, kernels or step (all without it).
 #
-# PyTorch 2.9.0 is taken from the Python that PYTHON names (python3 without it). Threads: RAYON_NUM_THREADS and
-# OMP_NUM_THREADS, or all cores.
+# PyTorch 2.9.0 is taken from the Python that PYTHON names (python3 without it). Threads on every side:
+# RAYON_NUM_THREADS, or all cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rounds=${1:-3}
+[[ $rounds =~ ^[1-9][0-9]*$ ]] || { echo "usage: benches/compare.sh [ROUNDS] [layers|kernels|step...]" >&2; exit 2; }
 shift || true
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(layers kernels step)
+for part in "${parts[@]}"; do
+    case $part in
+    layers | kernels | step) ;;
+    *) echo "expected layers, kernels or step, found $part" >&2; exit 2 ;;
+    esac
+done
 python=${PYTHON:-python3}
+command -v "$python" >/dev/null || { echo "Python is missing: $python (name another with PYTHON=...)" >&2; exit 2; }
+threads=${RAYON_NUM_THREADS:-$(nproc)}
+export RAYON_NUM_THREADS=$threads OMP_NUM_THREADS=$threads MKL_NUM_THREADS=$threads
 
 torch=$("$python" -c 'import torch; print(torch.__version__)' 2>/dev/null) || torch=
 if [ -z "$torch" ]; then
@@ -22,7 +32,7 @@ fi
 cargo build --release --package burn-frugal-benches
 bin=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
 out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+echo "measurements are collected in $out" >&2
 
 ours() { "$bin/$1" "${@:2}" >>"$out/$1.jsonl"; }
 pytorch() { [ -z "$torch" ] || "$python" benches/pytorch_baseline.py "$@" >>"$out/$1.jsonl"; }
@@ -67,3 +77,4 @@ for ((round = 1; round <= rounds; round++)); do
     done
 done
 "$python" benches/ratios.py "$out"
+rm -rf "$out"

@@ -127,12 +127,12 @@ def network(table, tune, method):
         return conv(x, t[c["name"] + ".weight"], t[c["name"] + ".bias"], c["stride"], c["padding"], c["groups"], m)
 
     def forward(x):
-        x = F.relu6(run(table["first_conv"], x))
+        x = F.relu6(run(table["first_conv"], x), inplace=True)
         for b in table["blocks"]:
             z = x
             if b["pointwise1"]:
-                x = F.relu6(run(b["pointwise1"], x))
-            x = run(b["pointwise2"], F.relu6(run(b["depthwise"], x)))
+                x = F.relu6(run(b["pointwise1"], x), inplace=True)
+            x = run(b["pointwise2"], F.relu6(run(b["depthwise"], x), inplace=True))
             x = x + z if b["residual"] else x
         return head(x.mean((2, 3)))
 

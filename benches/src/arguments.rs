@@ -25,7 +25,7 @@ impl Common {
     /// Prepares the process, unless the arguments say not to.
     pub fn prepare(&self) {
         if !self.unprepared {
-            burn_frugal::prepare_process().expect("the first use of rayon");
+            burn_frugal::prepare_process().expect("a process that nothing has set up");
         }
     }
 

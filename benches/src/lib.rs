@@ -1,6 +1,6 @@
 //! What the benchmark programs share: backends and methods by name, timing, and how results are
-//! printed. The programs are `layers`, `kernels` and `step`; `compare.sh` runs them side by side with
-//! PyTorch.
+//! printed. The programs are `layers`, `kernels` and `step`, which `compare.sh` runs side by side with
+//! PyTorch, `small` for what a call costs, and `machine` for what bounds them all.
 #![warn(missing_docs)]
 #![allow(
     deprecated,

@@ -7,10 +7,10 @@ use burn_frugal_benches::timing::{medians, timed};
 use clap::Parser;
 use std::hint::black_box;
 
-/// Bytes that a thread reads or writes: far more than any cache has.
-const BYTES: usize = 256 << 20;
+/// Bytes that the threads read or write together: far more than any cache has.
+const BYTES: usize = 512 << 20;
 
-/// Measures matrix products (512 x 512 x 9600, f32) and streaming reads and writes on all threads.
+/// Measures matrix products (four of 512 x 512 x 2400, f32, into new memory) and streaming reads and writes on all threads.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
@@ -21,7 +21,10 @@ struct Args {
 fn main() {
     let args = Args::parse();
     args.common.prepare();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let named = std::env::var("RAYON_NUM_THREADS").ok();
+    let named = named.and_then(|number| number.parse().ok());
+    let all = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = named.filter(|&number| number > 0).unwrap_or_else(all);
     let reps = args.common.reps;
     let mut report = Report::new(args.common.table);
     report.add(
@@ -74,7 +77,8 @@ fn products(reps: u32) -> f64 {
 
 /// Gigabytes a second of `work` on memory of its own for every thread.
 fn each_thread(threads: usize, reps: u32, work: impl Fn(&mut [f32]) + Sync) -> f64 {
-    let mut memories = vec![vec![0.5_f32; BYTES / size_of::<f32>()]; threads];
+    let share = BYTES / threads;
+    let mut memories = vec![vec![0.5_f32; share / size_of::<f32>()]; threads];
     let [milliseconds] = medians(reps, || {
         let run = || {
             std::thread::scope(|scope| {
@@ -85,7 +89,7 @@ fn each_thread(threads: usize, reps: u32, work: impl Fn(&mut [f32]) + Sync) -> f
         };
         [timed(run).1]
     });
-    1e-6 * (threads * BYTES) as f64 / milliseconds
+    1e-6 * (threads * share) as f64 / milliseconds
 }
 
 fn sum(memory: &[f32]) -> f32 {

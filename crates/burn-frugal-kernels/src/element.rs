@@ -1,5 +1,5 @@
 use std::fmt::Debug;
-use std::ops::{Add, AddAssign, Mul, MulAssign, Sub};
+use std::ops::{Add, AddAssign, Mul, Sub};
 
 use crate::scratch::Scratch;
 
@@ -19,7 +19,6 @@ pub trait Element:
     + Sub<Output = Self>
     + Mul<Output = Self>
     + AddAssign
-    + MulAssign
     + 'static
 {
     /// Zero.

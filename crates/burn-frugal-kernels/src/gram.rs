@@ -113,10 +113,10 @@ fn by_blocks<T: Element>(unfolding: &Unfolding, period: usize, tensor: &[T], gra
     sum_of_parts(parts, &mut all, |part, sums| {
         let blocks = share(tensor.len().div_ceil(BLOCK), part, parts);
         let stop = (blocks.end * BLOCK).min(tensor.len());
-        arch.dispatch(Blocks {
-            elements: &tensor[blocks.start * BLOCK..stop],
-            sums,
-        });
+        // Sums of a piece at a time: long ones would lose small terms.
+        for elements in tensor[blocks.start * BLOCK..stop].chunks(CACHED) {
+            arch.dispatch(Blocks { elements, sums });
+        }
     });
     for (row, gram) in gram.chunks_exact_mut(size).enumerate() {
         for (column, total) in gram.iter_mut().enumerate() {
@@ -131,7 +131,7 @@ fn by_blocks<T: Element>(unfolding: &Unfolding, period: usize, tensor: &[T], gra
     }
 }
 
-/// `sums[i, j] = sum over blocks of block[i] * block[j]`; elements missing in the last block are zero.
+/// `sums[i, j] += sum over blocks of block[i] * block[j]`; elements missing in the last block are zero.
 struct Blocks<'a, T> {
     elements: &'a [T],
     sums: &'a mut [T],
@@ -152,7 +152,11 @@ impl<T: Element> WithSimd for Blocks<'_, T> {
                 add_block(block, index * FACTORS, &mut totals);
             }
             add_block(&last, index * FACTORS, &mut totals);
-            rows.copy_from_slice(&totals);
+            for (row, totals) in rows.iter_mut().zip(&totals) {
+                for (total, &value) in row.iter_mut().zip(totals) {
+                    *total += value;
+                }
+            }
         }
     }
 }
@@ -182,7 +186,7 @@ fn by_rows<T: Element>(unfolding: &Unfolding, tensor: &[T], gram: &mut [T]) {
         for index in share(chunks, part, parts) {
             let (slab, start) = (index / pieces * slabs, index % pieces * piece);
             let stop = (slab + slabs).min(outer);
-            arch.dispatch(Rows {
+            arch.dispatch(RowProducts {
                 slabs: &tensor[slab * size * inner..stop * size * inner],
                 size,
                 inner,
@@ -199,7 +203,7 @@ fn by_rows<T: Element>(unfolding: &Unfolding, tensor: &[T], gram: &mut [T]) {
 }
 
 /// `gram[i, j] += sum over slabs, positions of slab[i, position] * slab[j, position]` for `j <= i`, and some others.
-struct Rows<'a, T> {
+struct RowProducts<'a, T> {
     slabs: &'a [T],
     size: usize,
     inner: usize,
@@ -207,7 +211,7 @@ struct Rows<'a, T> {
     gram: &'a mut [T],
 }
 
-impl<T: Element> WithSimd for Rows<'_, T> {
+impl<T: Element> WithSimd for RowProducts<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -55,6 +55,39 @@ fn layers() -> Vec<(&'static str, ConvGeometry)> {
             "pointwise, groups of few pixels",
             g([37, 12, 2, 3], 8, [1, 1], [1, 1], [0, 0], [1, 1], 2),
         ),
+        // more than a million multiply-accumulates each: these are spread over threads
+        (
+            "few pixels, rows shared by threads",
+            g([2, 120, 3, 3], 120, [3, 3], [1, 1], [1, 1], [1, 1], 1),
+        ),
+        (
+            "few pixels, shares that cross groups",
+            g([3, 72, 4, 4], 105, [3, 3], [1, 1], [1, 1], [1, 1], 3),
+        ),
+        (
+            "uneven jobs",
+            g([37, 8, 6, 6], 12, [3, 3], [1, 1], [1, 1], [1, 1], 1),
+        ),
+        (
+            "one large image, groups shared by threads",
+            g([1, 40, 20, 20], 40, [3, 3], [1, 1], [1, 1], [1, 1], 5),
+        ),
+        (
+            "one large image",
+            g([1, 16, 14, 14], 40, [3, 3], [1, 1], [1, 1], [1, 1], 1),
+        ),
+        (
+            "pointwise, large",
+            g([7, 32, 12, 12], 36, [1, 1], [1, 1], [0, 0], [1, 1], 1),
+        ),
+        (
+            "pointwise, large, grouped",
+            g([7, 32, 16, 16], 80, [1, 1], [1, 1], [0, 0], [1, 1], 4),
+        ),
+        (
+            "pointwise, one large image",
+            g([1, 32, 32, 32], 33, [1, 1], [1, 1], [0, 0], [1, 1], 1),
+        ),
         (
             "depthwise, huge dilation",
             g(

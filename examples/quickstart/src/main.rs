@@ -70,7 +70,7 @@ fn backend_names() -> Vec<&'static str> {
 }
 
 fn main() -> ExitCode {
-    prepare_process().expect("nothing has used rayon yet");
+    prepare_process().expect("a process that nothing has set up");
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         // whoever read the output has seen enough

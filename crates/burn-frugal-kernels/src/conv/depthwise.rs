@@ -202,7 +202,6 @@ pub(super) fn weight_gradient<T: Element>(
 
 /// `target[i] = start + sum over (offset, weight) of weight * source[offset + i]`, for a whole number of lanes.
 ///
-/// A struct and not a closure, because only this form is sure to be compiled once per instruction set.
 struct Correlate<'a, T> {
     kernel: &'a [(usize, T)],
     start: T,

@@ -9,7 +9,7 @@
 //! - `dx[n, c, pixel of tile] = sum over o of mean(dy[n, o, tile]) * sum over i, j of W[o, c, i, j]`.
 //!
 //! `kept` is one number a tile and channel, the only thing that stays of the input. The bias
-//! gradient is the exact one.
+//! gradient is the exact one up to rounding.
 
 use burn::backend::tensor::FloatTensor;
 use burn_frugal_kernels::{ConvGeometry, Span, Tiles};
@@ -71,7 +71,7 @@ impl GradientFilter {
     }
 
     /// Every pooling and spreading is one operation an element, the products are those on tiles. The
-    /// means of the output's gradient, which both gradients share, count with the weight's.
+    /// means of the output's gradient, which all gradients share, count with the weight's.
     pub(super) fn flops(&self, geometry: &ConvGeometry) -> Flops {
         let [input, output] = [geometry.input_len(), geometry.output_len()].map(|len| len as u64);
         let kernel_sums = geometry.weight_len() as u64;

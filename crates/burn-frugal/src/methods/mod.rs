@@ -242,7 +242,8 @@ impl Method {
         }
     }
 
-    /// The bias' gradient, `[channels_out]`, from [`upstream`](Self::upstream). Exact for all methods.
+    /// The bias' gradient, `[channels_out]`, from [`upstream`](Self::upstream). Exact up to rounding for all
+    /// methods.
     pub(crate) fn bias_gradient<B: FrugalOps>(
         &self,
         upstream: FloatTensor<B>,
@@ -252,7 +253,10 @@ impl Method {
             Self::GradientFilter(filter) => {
                 filter.bias_gradient::<B>(upstream, convolution(geometry))
             }
-            _ => exact::bias_gradient::<B>(upstream, geometry),
+            // their upstream is the output's gradient itself
+            Self::Exact | Self::ChannelSparse(_) | Self::ActivationShortcut(_) | Self::Hosvd(_) => {
+                exact::bias_gradient::<B>(upstream, geometry)
+            }
         }
     }
 

@@ -7,9 +7,9 @@ use crate::ops::FrugalOps;
 
 /// `max(0, x)`, with the value and gradient of Burn's [`Relu`](burn::nn::Relu).
 ///
-/// It keeps one bit an element between forward and backward on the CPU backends (a byte on backends
-/// without a kernel for it), where Burn's keeps the output; and it writes the result over its input if
-/// nothing else uses that.
+/// On the CPU backends, in single and double precision, it keeps one bit an element between forward and
+/// backward, where Burn's keeps the output, and writes the result over its input if nothing else uses
+/// that. Elsewhere it keeps a byte an element.
 ///
 /// # Example
 /// ```
