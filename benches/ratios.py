@@ -124,8 +124,8 @@ def kernels(folder, floor):
         # taps on padding need no arithmetic, and pixels that a stride skips need not be read
         taps = sum(0 <= c["stride"] * p + t - kernel // 2 < size for p in range(side) for t in range(kernel))
         macs = batch * outputs * (inputs // c["groups"]) * taps**2
-        read = batch * inputs * min(size, side * kernel) ** 2
-        least = [floor.ms(macs, read + w, y), floor.ms(macs, y + w, x), floor.ms(macs, read + y, w)]
+        pixels = batch * inputs * min(size, side * kernel) ** 2
+        least = [floor.ms(macs, pixels + w, y), floor.ms(macs, y + w, x), floor.ms(macs, pixels + y, w)]
         ours = data[c["name"], backends[0], "ours"]
         rows.append([c["name"]] + [times(ours[p], f) for p, f in zip(PASSES, least)])
     table(["convolution", "forward", "input gradient", "weight gradient"], rows)
