@@ -89,7 +89,7 @@ fn kernels_times_both_sides() {
 fn step_times_a_network_and_counts_its_memory() {
     let step = env!("CARGO_BIN_EXE_step");
     let kept = |arguments: &str| {
-        let arguments = format!("mcunet-5fps --batch 2 --size 64 --reps 1 {arguments}");
+        let arguments = format!("mcunet-5fps --batch 2 --size 64 --reps 3 {arguments}");
         let record = records(step, &arguments).remove(0);
         assert_positive(
             &record,
