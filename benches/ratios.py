@@ -173,7 +173,7 @@ def steps(folder, floor):
             time = lambda b, m: data.get((*case, b, m), {}).get("step_ms", math.nan)
             exact, pytorch = time(backend, "exact"), time("pytorch", "exact")
             values = [exact / pytorch, time(backend, "filter4") / pytorch, time(backend, "shortcut") / exact, time(backend, "sequential") / exact, exact / time("flex", "burn")]
-            ratios.append([*case, backend] + [f"{v:.2f}" for v in values])
+            ratios.append([*case, backend] + ["-" if math.isnan(v) else f"{v:.2f}" for v in values])
     table(["network", "tuned", "backend", "method", "step ms", "forward ms", "inference ms", "kept MB", "peak MB", "growth of resident peak MB"], rows)
     table(["network", "tuned", "backend", "exact / PyTorch exact", "filter4 / PyTorch exact", "shortcut / our exact", "sequential shortcut / our exact", "exact / Burn's own on flex"], ratios)
 
