@@ -1,5 +1,8 @@
 //! Results, as JSON lines or an aligned table.
 
+use std::io::{ErrorKind, Write, stderr, stdout};
+use std::process::exit;
+
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
@@ -49,10 +52,7 @@ impl Report {
     pub fn add(&mut self, record: Record) {
         match &mut self.records {
             Some(records) => records.push(record),
-            None => println!(
-                "{}",
-                serde_json::to_string(&record).expect("names and plain values")
-            ),
+            None => print_line(&serde_json::to_string(&record).expect("names and plain values")),
         }
     }
 
@@ -76,8 +76,20 @@ impl Report {
             let line: Vec<String> = cells
                 .map(|(cell, &width)| format!("{cell:>width$}"))
                 .collect();
-            println!("{}", line.join("  "));
+            print_line(&line.join("  "));
         }
+    }
+}
+
+/// Ends the program if nobody can read what it prints: quietly if the reader has seen enough.
+fn print_line(line: &str) {
+    if let Err(error) = writeln!(stdout(), "{line}") {
+        if error.kind() == ErrorKind::BrokenPipe {
+            exit(0);
+        }
+        // nothing is left to tell if this fails too
+        let _ = writeln!(stderr(), "error: standard output: {error}");
+        exit(2);
     }
 }
 

@@ -18,7 +18,8 @@ pub struct ProcessError {
 ///
 /// - The calling thread becomes one of the workers of `rayon`'s global pool, so that work starts on it at once instead
 ///   of when another thread has woken up, which for a small layer takes longer than its work. Call this on no other
-///   thread than the one that trains: its share of the pool is idle when it does something else. (With a single thread
+///   thread than the one that trains: its share of the pool is idle when it does something else, and `rayon::broadcast`
+///   from elsewhere waits for it. (With a single thread
 ///   the pool stays apart: other threads that use it would wait for the caller.)
 /// - On Linux with glibc, freed memory stays with the process for the next step, up to 2 GiB, where glibc would return
 ///   it to the system, and the next step would wait while the system clears it.

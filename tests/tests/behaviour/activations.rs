@@ -1,6 +1,8 @@
 //! Guards the activations: Burn's values and gradients, and nobody else's memory written over.
 
 use burn::nn::activation::{Relu as BurnRelu, Relu6 as BurnRelu6};
+#[cfg(feature = "flex")]
+use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_frugal::nn::{Relu, Relu6};
 use burn_frugal_tests::layers::cut_out;
@@ -129,5 +131,19 @@ fn a_gradient_that_others_use_is_not_written_over() {
             };
             assert_eq!(run(ours), run(burns), "{name} on {device_name}");
         }
+    }
+}
+
+/// Quantized activations, where the backend has them, are computed in floats, as by Burn's layers.
+#[cfg(feature = "flex")]
+#[test]
+fn a_quantized_input_is_dequantized() {
+    let device = Device::flex();
+    let x = input(&device, DType::F32).clamp(-9.0, 9.0);
+    let x = x.clone().mask_fill(x.is_nan(), 1.0);
+    let quantized = x.quantize_dynamic(&QuantScheme::default());
+    for (name, ours, burns) in PAIRS {
+        let expected = bits(burns(quantized.clone().dequantize()));
+        assert_eq!(bits(ours(quantized.clone())), expected, "{name}");
     }
 }

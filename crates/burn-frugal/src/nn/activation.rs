@@ -3,9 +3,11 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use burn_frugal_kernels::Activation;
 
+use super::layer::dequantized;
 use crate::ops::FrugalOps;
 
-/// `max(0, x)`, with the value and gradient of Burn's [`Relu`](burn::nn::Relu).
+/// `max(0, x)`, with the value and gradient of Burn's [`Relu`](burn::nn::Relu) (but for the sign of a
+/// zero, in which Burn's backends differ).
 ///
 /// On the CPU backends, in single and double precision, it keeps one bit an element between forward and
 /// backward, where Burn's keeps the output, and writes the result over its input if nothing else uses
@@ -55,7 +57,7 @@ impl Relu6 {
 
 fn forward<const D: usize>(input: Tensor<D>, activation: Activation) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as FrugalOps>::activation(
-        input.into_dispatch(),
+        dequantized(input).into_dispatch(),
         activation,
     ))
 }
