@@ -5,12 +5,13 @@ use rayon::prelude::*;
 
 use crate::Element;
 use crate::invariant::expect_len;
+use crate::parts::PARALLEL_ELEMENTS;
 
 /// Elements that share a byte of a mask.
 const BITS: usize = 8;
 
-/// Elements of one job: enough that splitting it off costs less than it saves.
-const JOB: usize = 16 << 10;
+/// Elements of one job, whole bytes of a mask.
+const JOB: usize = PARALLEL_ELEMENTS.next_multiple_of(BITS);
 
 /// An activation that is the identity or constant, so that its gradient passes or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -195,11 +195,7 @@ fn by_rows<T: Element>(unfolding: &Unfolding, tensor: &[T], gram: &mut [T]) {
             });
         }
     });
-    for row in 0..size {
-        for column in 0..row {
-            gram[column * size + row] = gram[row * size + column];
-        }
-    }
+    mirror(size, gram);
 }
 
 /// `gram[i, j] += sum over slabs, positions of slab[i, position] * slab[j, position]` for `j <= i`, and some others.
@@ -310,9 +306,14 @@ fn by_products<S: Element, T: Element>(
             }
         });
     });
+    mirror(size, gram);
+}
+
+/// Copies what is below the diagonal of a matrix to above it.
+fn mirror<T: Element>(size: usize, matrix: &mut [T]) {
     for row in 0..size {
         for column in 0..row {
-            gram[column * size + row] = gram[row * size + column];
+            matrix[column * size + row] = matrix[row * size + column];
         }
     }
 }

@@ -7,12 +7,9 @@ use crate::chunks::Chunks;
 use crate::fresh::{in_parallel, in_turn};
 use crate::gram;
 use crate::invariant::expect_len;
-use crate::parts::{share, sum_of_parts};
+use crate::parts::{PARALLEL_ELEMENTS, share, sum_of_parts};
 use crate::product::{Matrix, MatrixMut, Store, multiply};
 use crate::scratch::with_scratch;
-
-/// Elements below which splitting a pass over threads costs more than it saves.
-const PARALLEL_ELEMENTS: usize = 16 << 10;
 
 /// A contiguous row-major tensor seen along one of its modes (axes): `[outer, size, inner]`.
 ///

@@ -1,10 +1,13 @@
-//! Sums over many terms, split into one part per thread and added up in a fixed order.
+//! Work split over threads: when that is worth it, and sums of one part per thread, added up in a fixed order.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
 use crate::Element;
+
+/// Elements below which splitting a pass over them among threads costs more than it saves.
+pub(crate) const PARALLEL_ELEMENTS: usize = 16 << 10;
 
 /// Runs `work(part, sums)` for `parts` parts at once and adds up what they leave in `sums`, in the order of the parts.
 ///

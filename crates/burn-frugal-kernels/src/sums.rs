@@ -2,12 +2,10 @@ use rayon::prelude::*;
 
 use crate::Element;
 use crate::invariant::expect_len;
+use crate::parts::PARALLEL_ELEMENTS;
 
 /// Independent partial sums: enough for the compiler to fill vector registers.
 pub(crate) const LANES: usize = 16;
-
-/// Elements below which splitting a sum over threads costs more than it saves.
-const PARALLEL_ELEMENTS: usize = 16 << 10;
 
 /// Sums a map over batch and pixels: the gradient of a convolution's bias.
 ///

@@ -4,8 +4,7 @@ use rayon::prelude::*;
 
 use super::PARALLEL_MACS;
 use crate::fresh::in_parallel;
-use crate::sums::LANES;
-use crate::sums::fold;
+use crate::sums::{LANES, fold};
 use crate::{ConvGeometry, Element};
 
 /// `Y[n, c] = w[c] X[n, c] + b[c]`.

@@ -6,12 +6,10 @@ use pulp::{Arch, Simd, WithSimd};
 use crate::Element;
 use crate::fresh::in_parallel;
 use crate::invariant::expect_len;
+use crate::parts::PARALLEL_ELEMENTS;
 use crate::scratch::with_scratch;
 use grid::{Grid, SpreadGrid, SumGrid};
 use runs::{Runs, spread_each, sum_each};
-
-/// Elements below which splitting a pass over threads costs more than it saves.
-const PARALLEL_ELEMENTS: usize = 16 << 10;
 
 /// One tile's extent along one axis, and the factor its sum is multiplied by along that axis.
 #[derive(Clone, Debug, PartialEq)]
