@@ -5,7 +5,9 @@ use burn::backend::{
     tensor::{FloatTensor, IntTensor},
 };
 use burn::tensor::{DType, Shape};
-use burn_frugal_kernels::{self as kernels, Activation, ConvGeometry, Element, Tiles, Unfolding};
+use burn_frugal_kernels::{
+    self as kernels, Activation, Bits, ConvGeometry, Element, PoolGeometry, Tiles, Unfolding,
+};
 
 use crate::ops::{MaybeFloat, portable};
 
@@ -268,6 +270,7 @@ where
 pub(super) fn mask_gradient<B: Backend>(
     mask: IntTensor<B>,
     gradient: FloatTensor<B>,
+    activation: Activation,
 ) -> FloatTensor<B>
 where
     FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
@@ -275,9 +278,90 @@ where
 {
     by_dtype!(gradient, E => {
         changed(gradient, |gradient: &mut [E]| {
-            kernels::mask_gradient(mask.as_elements(), gradient)
+            kernels::mask_gradient(activation, mask.as_elements(), gradient)
         }).0
-    }, portable => portable::mask_gradient::<B>(mask, gradient))
+    }, portable => portable::mask_gradient::<B>(mask, gradient, activation))
+}
+
+pub(super) fn max_pool<B: Backend>(input: FloatTensor<B>, geometry: &PoolGeometry) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+{
+    let shape = pooled_shape(&input.shape(), geometry.output);
+    by_dtype!(input, E => computed([input], shape, |[x]: [&[E]; 1]| {
+        kernels::max_pool2d(geometry, x)
+    }), portable => portable::max_pool_with_taps::<B>(input, geometry).0)
+}
+
+pub(super) fn max_pool_with_taps<B: Backend>(
+    input: FloatTensor<B>,
+    geometry: &PoolGeometry,
+) -> (FloatTensor<B>, IntTensor<B>)
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+    IntTensor<B>: HostTensor<u8>,
+{
+    let shape = pooled_shape(&input.shape(), geometry.output);
+    by_dtype!(input, E => {
+        let input = HostTensor::<E>::into_contiguous(input);
+        let (output, taps) = kernels::max_pool2d_with_taps::<E>(geometry, input.as_elements());
+        let output = HostTensor::<E>::from_elements(output, shape.clone());
+        (output, HostTensor::<u8>::from_elements(taps, shape))
+    }, portable => portable::max_pool_with_taps::<B>(input, geometry))
+}
+
+pub(super) fn max_pool_input_gradient<B: Backend>(
+    taps: IntTensor<B>,
+    output_gradient: FloatTensor<B>,
+    geometry: &PoolGeometry,
+) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+    IntTensor<B>: HostTensor<u8>,
+{
+    let shape = pooled_shape(&output_gradient.shape(), geometry.input);
+    by_dtype!(output_gradient, E => computed([output_gradient], shape, |[gy]: [&[E]; 1]| {
+        kernels::max_pool2d_input_gradient(geometry, taps.as_elements(), gy)
+    }), portable => portable::max_pool_input_gradient::<B>(taps, output_gradient, geometry))
+}
+
+fn pooled_shape(map: &Shape, [height, width]: [usize; 2]) -> Shape {
+    Shape::from([map[0], map[1], height, width])
+}
+
+pub(super) fn quantize_rows<B: Backend>(
+    tensor: FloatTensor<B>,
+    bits: Bits,
+    row_len: usize,
+) -> (IntTensor<B>, FloatTensor<B>)
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+    IntTensor<B>: HostTensor<u8>,
+{
+    let rows = tensor.shape().num_elements() / row_len.max(1);
+    by_dtype!(tensor, E => {
+        let tensor = HostTensor::<E>::into_contiguous(tensor);
+        let (codes, scales) = kernels::quantize::<E>(bits, row_len, tensor.as_elements());
+        let codes = HostTensor::<u8>::from_elements(codes, [rows, bits.row_bytes(row_len)].into());
+        (codes, HostTensor::<E>::from_elements(scales, [rows].into()))
+    }, portable => portable::quantize_rows::<B>(tensor, bits, row_len))
+}
+
+pub(super) fn dequantize_rows<B: Backend>(
+    codes: IntTensor<B>,
+    scales: FloatTensor<B>,
+    bits: Bits,
+    shape: Shape,
+) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+    IntTensor<B>: HostTensor<u8>,
+{
+    let rows = scales.shape().num_elements();
+    let row_len = shape.num_elements() / rows.max(1);
+    by_dtype!(scales, E => computed([scales], shape, |[scales]: [&[E]; 1]| {
+        kernels::dequantize(bits, row_len, codes.as_elements(), scales)
+    }), portable => portable::dequantize_rows::<B>(codes, scales, bits, shape))
 }
 
 /// Implements [`FrugalOps`](crate::ops::FrugalOps) for a backend whose tensor is a [`HostTensor`].
@@ -364,15 +448,52 @@ macro_rules! impl_with_kernels {
             fn activation_with_mask(
                 input: FloatTensor<Self>,
                 activation: Activation,
-            ) -> (FloatTensor<Self>, burn::backend::tensor::IntTensor<Self>) {
+            ) -> (FloatTensor<Self>, IntTensor<Self>) {
                 cpu::activation_with_mask::<Self>(input, activation)
             }
 
             fn mask_gradient(
-                mask: burn::backend::tensor::IntTensor<Self>,
+                mask: IntTensor<Self>,
                 gradient: FloatTensor<Self>,
+                activation: Activation,
             ) -> FloatTensor<Self> {
-                cpu::mask_gradient::<Self>(mask, gradient)
+                cpu::mask_gradient::<Self>(mask, gradient, activation)
+            }
+
+            fn max_pool(input: FloatTensor<Self>, geometry: PoolGeometry) -> FloatTensor<Self> {
+                cpu::max_pool::<Self>(input, &geometry)
+            }
+
+            fn max_pool_with_taps(
+                input: FloatTensor<Self>,
+                geometry: PoolGeometry,
+            ) -> (FloatTensor<Self>, IntTensor<Self>) {
+                cpu::max_pool_with_taps::<Self>(input, &geometry)
+            }
+
+            fn max_pool_input_gradient(
+                taps: IntTensor<Self>,
+                output_gradient: FloatTensor<Self>,
+                geometry: PoolGeometry,
+            ) -> FloatTensor<Self> {
+                cpu::max_pool_input_gradient::<Self>(taps, output_gradient, &geometry)
+            }
+
+            fn quantize_rows(
+                tensor: FloatTensor<Self>,
+                bits: Bits,
+                row_len: usize,
+            ) -> (IntTensor<Self>, FloatTensor<Self>) {
+                cpu::quantize_rows::<Self>(tensor, bits, row_len)
+            }
+
+            fn dequantize_rows(
+                codes: IntTensor<Self>,
+                scales: FloatTensor<Self>,
+                bits: Bits,
+                shape: Shape,
+            ) -> FloatTensor<Self> {
+                cpu::dequantize_rows::<Self>(codes, scales, bits, shape)
             }
 
             fn own($tensor: FloatTensor<Self>) -> FloatTensor<Self> {

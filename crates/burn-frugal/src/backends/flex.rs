@@ -1,9 +1,12 @@
 //! Burn's pure-Rust CPU backend.
 
-use burn::backend::{Flex, tensor::FloatTensor};
+use burn::backend::{
+    Flex,
+    tensor::{FloatTensor, IntTensor},
+};
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
-use burn_frugal_kernels::{Activation, ConvGeometry, Tiles};
+use burn_frugal_kernels::{Activation, Bits, ConvGeometry, PoolGeometry, Tiles};
 
 use super::cpu::{self, HostTensor, impl_with_kernels};
 

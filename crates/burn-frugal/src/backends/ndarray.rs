@@ -1,8 +1,11 @@
 //! Burn's CPU backend on the ndarray crate.
 
-use burn::backend::{NdArray, tensor::FloatTensor};
+use burn::backend::{
+    NdArray,
+    tensor::{FloatTensor, IntTensor},
+};
 use burn::tensor::Shape;
-use burn_frugal_kernels::{Activation, ConvGeometry, Tiles};
+use burn_frugal_kernels::{Activation, Bits, ConvGeometry, PoolGeometry, Tiles};
 use burn_ndarray::NdArrayTensor;
 use ndarray::ArrayD;
 

@@ -119,7 +119,7 @@ impl ActivationShortcut {
         if ranks.as_slice().contains(&0) {
             return Err(Unsuitable::ZeroRank { found: ranks });
         }
-        if layer.kind == LayerKind::Conv2d && ranks.len() != 4 {
+        if layer.kind != LayerKind::Linear && ranks.len() != 4 {
             return Err(Unsuitable::RankCount {
                 expected: "4",
                 found: ranks,

@@ -10,6 +10,7 @@ mod flops;
 mod gradient_filter;
 mod hosvd;
 mod low_rank;
+mod quantized;
 mod route;
 mod saved;
 mod shape;
@@ -25,6 +26,7 @@ pub use flops::Flops;
 pub use gradient_filter::{GradientFilter, Scaling};
 pub use hosvd::Hosvd;
 pub use low_rank::{Factors, LowRank};
+pub use quantized::Quantized;
 pub use saved::Saved;
 pub use shape::{LayerKind, LayerShape, Unsuitable};
 
@@ -63,6 +65,9 @@ pub enum Method {
     /// The weight gradient of a low-rank input with a given energy (arXiv 2411.06346); keeps a core
     /// and factors.
     Hosvd(Hosvd),
+    /// The exact weight gradient of the input rounded to integers of 8 or 4 bits; keeps those and a
+    /// scale a row.
+    Quantized(Quantized),
 }
 
 /// What a layer carries from step to step.
@@ -118,6 +123,11 @@ impl Method {
         Self::Hosvd(Hosvd { energy })
     }
 
+    /// The input as integers of this many bits, 8 or 4, with a scale for each channel of each sample.
+    pub fn quantized(bits: u8) -> Self {
+        Self::Quantized(Quantized { bits })
+    }
+
     /// Checks that a layer can use this method.
     ///
     /// # Errors
@@ -130,6 +140,7 @@ impl Method {
             Self::ChannelSparse(sparse) => sparse.check(),
             Self::ActivationShortcut(shortcut) => shortcut.check(layer),
             Self::Hosvd(hosvd) => hosvd.check(),
+            Self::Quantized(quantized) => quantized.check(),
         }
     }
 
@@ -176,6 +187,7 @@ impl Method {
             Self::ChannelSparse(sparse) => sparse.elements(&geometry),
             Self::ActivationShortcut(shortcut) => shortcut.elements(&geometry),
             Self::Hosvd(hosvd) => hosvd.elements(&geometry),
+            Self::Quantized(quantized) => return quantized.bytes(&geometry, element_size),
         };
         elements * element_size
     }
@@ -203,6 +215,7 @@ impl Method {
             Self::ChannelSparse(sparse) => sparse.flops(&geometry),
             Self::ActivationShortcut(shortcut) => shortcut.flops(&geometry),
             Self::Hosvd(_) => Hosvd::flops_at(&geometry, geometry.modes()),
+            Self::Quantized(quantized) => quantized.flops(&geometry),
         }
     }
 
@@ -225,6 +238,7 @@ impl Method {
                 shortcut.keep(input, geometry, &mut running.factors)
             }
             Self::Hosvd(hosvd) => hosvd.keep(input, geometry),
+            Self::Quantized(quantized) => quantized.keep(input, geometry),
         }
     }
 
@@ -254,9 +268,11 @@ impl Method {
                 filter.bias_gradient::<B>(upstream, convolution(geometry))
             }
             // their upstream is the output's gradient itself
-            Self::Exact | Self::ChannelSparse(_) | Self::ActivationShortcut(_) | Self::Hosvd(_) => {
-                exact::bias_gradient::<B>(upstream, geometry)
-            }
+            Self::Exact
+            | Self::ChannelSparse(_)
+            | Self::ActivationShortcut(_)
+            | Self::Hosvd(_)
+            | Self::Quantized(_) => exact::bias_gradient::<B>(upstream, geometry),
         }
     }
 
@@ -281,6 +297,9 @@ impl Method {
             }
             (Self::ActivationShortcut(_) | Self::Hosvd(_), Saved::LowRank(low_rank)) => {
                 low_rank.weight_gradient(upstream, geometry)
+            }
+            (Self::Quantized(quantized), Saved::Quantized { codes, scales }) => {
+                quantized.weight_gradient::<B>(codes, scales, upstream, geometry)
             }
             (method, saved) => unreachable!("{method:?} does not keep {saved:?}"),
         }
@@ -351,6 +370,7 @@ impl fmt::Display for Method {
                 f.pad(&format!("shortcut, ranks {ranks}{truncation}{factors}"))
             }
             Self::Hosvd(Hosvd { energy }) => f.pad(&format!("HOSVD, energy {energy}")),
+            Self::Quantized(Quantized { bits }) => f.pad(&format!("quantized, {bits} bits")),
         }
     }
 }

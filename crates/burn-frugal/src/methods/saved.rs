@@ -1,4 +1,7 @@
-use burn::backend::{Backend, ExtensionType, TensorMetadata, tensor::FloatTensor};
+use burn::backend::{
+    Backend, ExtensionType, TensorMetadata,
+    tensor::{FloatTensor, IntTensor},
+};
 
 use super::low_rank::{self, LowRank};
 use crate::geometry::PerMode;
@@ -26,6 +29,14 @@ pub enum Saved<B: Backend> {
     },
     /// A core and factors whose product is near the input.
     LowRank(#[extension_type] LowRank<B>),
+    /// Integers and the scale of each row of them, in the form of the backend's
+    /// [`quantize_rows`](crate::ops::FrugalOps::quantize_rows).
+    Quantized {
+        /// The integers.
+        codes: IntTensor<B>,
+        /// The scales.
+        scales: FloatTensor<B>,
+    },
 }
 
 impl<B: Backend> Saved<B> {
@@ -38,6 +49,9 @@ impl<B: Backend> Saved<B> {
             Self::LowRank(low_rank) => {
                 let (core, factors) = low_rank.clone().into_parts();
                 bytes(&core) + factors.iter().flatten().map(bytes).sum::<usize>()
+            }
+            Self::Quantized { codes, scales } => {
+                codes.shape().num_elements() * codes.dtype().size() + bytes(scales)
             }
         }
     }

@@ -9,6 +9,8 @@ pub enum LayerKind {
     Conv2d,
     /// A linear layer; its weight is `[features_in, features_out]`.
     Linear,
+    /// Batch normalization; its weight is gamma, `[channels]`.
+    BatchNorm,
 }
 
 /// The part of a layer that decides which methods it can use.
@@ -35,10 +37,28 @@ impl LayerShape {
         }
     }
 
+    /// The shape of batch normalization: like a 1x1 convolution of each channel by itself.
+    pub fn batch_norm(channels: usize) -> Self {
+        Self {
+            kind: LayerKind::BatchNorm,
+            channels: [channels, channels],
+            kernel: [1, 1],
+            groups: channels,
+        }
+    }
+
+    /// The name of the parameter that a method's weight gradient is for.
+    pub fn weight_name(&self) -> &'static str {
+        match self.kind {
+            LayerKind::Conv2d | LayerKind::Linear => "weight",
+            LayerKind::BatchNorm => "gamma",
+        }
+    }
+
     /// The mode that holds the channels (or features) of an input with this many modes.
     pub fn channel_mode(&self, modes: usize) -> usize {
         match self.kind {
-            LayerKind::Conv2d => 1,
+            LayerKind::Conv2d | LayerKind::BatchNorm => 1,
             LayerKind::Linear => modes - 1,
         }
     }
@@ -58,6 +78,7 @@ impl LayerShape {
         let [channels_in, channels_out] = self.channels;
         match self.kind {
             LayerKind::Linear => index / channels_out,
+            LayerKind::BatchNorm => index,
             LayerKind::Conv2d => {
                 let group_channels = channels_in / self.groups;
                 let kernel_plane = index / (self.kernel[0] * self.kernel[1]);
@@ -130,6 +151,12 @@ pub enum Unsuitable {
         found: usize,
         /// Input channels of the layer.
         channels: usize,
+    },
+    /// An input cannot be kept with this many bits.
+    #[error("a quantized input has 8 or 4 bits an element, found {found}")]
+    Bits {
+        /// The bits asked for.
+        found: u8,
     },
     /// The energy of HOSVD is not a fraction.
     #[error("the energy to keep is above 0 and at most 1, found {found}")]

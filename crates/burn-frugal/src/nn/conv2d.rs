@@ -5,6 +5,7 @@ use burn::tensor::{Device, Tensor};
 use burn_frugal_kernels::ConvGeometry;
 
 use super::layer::{self, dequantized};
+use super::padding::padding_pairs;
 use crate::error::Error;
 use crate::methods::{LayerKind, LayerShape, Method};
 use crate::plan::MethodSlot;
@@ -311,27 +312,5 @@ impl ModuleDisplay for Conv2d {
             .add_debug_attribute("padding", &self.padding)
             .add("method", &self.method)
             .optional()
-    }
-}
-
-/// Padding before and after, per axis, as Burn's own layer computes it (its code is private): with
-/// `Same`, the output has `ceil(size / stride)` pixels when the dilation is 1, and the surplus pixel
-/// goes to the end.
-fn padding_pairs(
-    padding: &PaddingConfig2d,
-    size: [usize; 2],
-    kernel: [usize; 2],
-    stride: [usize; 2],
-) -> [(usize, usize); 2] {
-    let same = |axis: usize| {
-        let output = size[axis].div_ceil(stride[axis]);
-        let needed = output.saturating_sub(1) * stride[axis] + kernel[axis];
-        let total = needed.saturating_sub(size[axis]);
-        (total / 2, total - total / 2)
-    };
-    match *padding {
-        PaddingConfig2d::Valid => [(0, 0), (0, 0)],
-        PaddingConfig2d::Same => [same(0), same(1)],
-        PaddingConfig2d::Explicit(top, left, bottom, right) => [(top, bottom), (left, right)],
     }
 }

@@ -2,12 +2,14 @@
 
 pub(crate) mod linear;
 pub mod portable;
+pub(crate) mod recorder;
 
 use burn::backend::{
-    Backend, ExtensionType, backend_extension,
+    Backend, ExtensionType, TensorMetadata, backend_extension,
     tensor::{FloatTensor, IntTensor},
 };
-use burn_frugal_kernels::{Activation, ConvGeometry, Tiles};
+use burn::tensor::Shape;
+use burn_frugal_kernels::{Activation, Bits, ConvGeometry, PoolGeometry, Tiles};
 
 use crate::geometry::LayerGeometry;
 use crate::methods::{Method, Saved};
@@ -49,9 +51,10 @@ pub struct LayerStep {
 /// What methods need and a backend can do better than Burn's own operations.
 ///
 /// Every operation has a body made of Burn's operations ([`portable`]), so a backend that
-/// overrides nothing is slow but right. Only [`layer`](Self::layer) and
-/// [`activation`](Self::activation) are differentiable with gradients of ours; the others are what
-/// these are computed with.
+/// overrides nothing is slow but right. Only [`layer`](Self::layer),
+/// [`normalization`](Self::normalization), [`activation`](Self::activation),
+/// [`max_pool`](Self::max_pool) and [`average_pool`](Self::average_pool) are differentiable with
+/// gradients of ours; the others are what these are computed with.
 #[backend_extension(
     NdArray: cfg(feature = "ndarray"),
     Flex: cfg(feature = "flex"),
@@ -179,9 +182,81 @@ pub trait FrugalOps: Backend {
         portable::activation_with_mask::<Self>(input, activation)
     }
 
-    /// The gradient where the mask lets it pass, 0 elsewhere.
-    fn mask_gradient(mask: IntTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
-        portable::mask_gradient::<Self>(mask, gradient)
+    /// The gradient times the slope that the mask gives each element.
+    fn mask_gradient(
+        mask: IntTensor<Self>,
+        gradient: FloatTensor<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
+        portable::mask_gradient::<Self>(mask, gradient, activation)
+    }
+
+    /// `input * scale + shift` channel by channel, `[batch, channels, height, width]` and
+    /// `[channels]`: batch normalization with fixed statistics.
+    ///
+    /// Differentiable in `input`, and in `gamma` and `beta`, on which the value does not depend here:
+    /// `gamma`'s gradient is that of `step.method`, as the weight of a 1x1 convolution of each channel
+    /// by itself, from what `saved` holds of the normalised input; `beta`'s is the bias'.
+    fn normalization(
+        input: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        #[extension_type] saved: Saved<Self>,
+        step: LayerStep,
+    ) -> FloatTensor<Self> {
+        let _ = (gamma, beta, saved);
+        normalized::<Self>(input, scale, shift, &step.geometry)
+    }
+
+    /// The largest value of each window. Differentiable: between forward and backward it keeps the
+    /// taps that [`max_pool_with_taps`](Self::max_pool_with_taps) returns.
+    fn max_pool(input: FloatTensor<Self>, geometry: PoolGeometry) -> FloatTensor<Self> {
+        portable::max_pool_with_taps::<Self>(input, &geometry).0
+    }
+
+    /// The largest value of each window and, a byte each, which element of the window it is: its row
+    /// times the kernel's width plus its column, the first of equals.
+    fn max_pool_with_taps(
+        input: FloatTensor<Self>,
+        geometry: PoolGeometry,
+    ) -> (FloatTensor<Self>, IntTensor<Self>) {
+        portable::max_pool_with_taps::<Self>(input, &geometry)
+    }
+
+    /// Every output's gradient at the input that it was taken from.
+    fn max_pool_input_gradient(
+        taps: IntTensor<Self>,
+        output_gradient: FloatTensor<Self>,
+        geometry: PoolGeometry,
+    ) -> FloatTensor<Self> {
+        portable::max_pool_input_gradient::<Self>(taps, output_gradient, &geometry)
+    }
+
+    /// [`tile_sums`](Self::tile_sums) as a layer: differentiable, and keeps nothing.
+    fn average_pool(map: FloatTensor<Self>, tiles: Tiles) -> FloatTensor<Self> {
+        Self::tile_sums(map, tiles)
+    }
+
+    /// A tensor in rows of `row_len` elements as integers of a few bits and a scale a row, in a form
+    /// that only [`dequantize_rows`](Self::dequantize_rows) of the same backend reads.
+    fn quantize_rows(
+        tensor: FloatTensor<Self>,
+        bits: Bits,
+        row_len: usize,
+    ) -> (IntTensor<Self>, FloatTensor<Self>) {
+        portable::quantize_rows::<Self>(tensor, bits, row_len)
+    }
+
+    /// The tensor of this shape that [`quantize_rows`](Self::quantize_rows) stored.
+    fn dequantize_rows(
+        codes: IntTensor<Self>,
+        scales: FloatTensor<Self>,
+        bits: Bits,
+        shape: Shape,
+    ) -> FloatTensor<Self> {
+        portable::dequantize_rows::<Self>(codes, scales, bits, shape)
     }
 
     /// The same tensor in a buffer of its own size: a view keeps the whole buffer of the tensor it
@@ -189,6 +264,27 @@ pub trait FrugalOps: Backend {
     fn own(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
         tensor
     }
+}
+
+/// The forward result of [`FrugalOps::normalization`].
+pub(crate) fn normalized<B: FrugalOps>(
+    input: FloatTensor<B>,
+    scale: FloatTensor<B>,
+    shift: FloatTensor<B>,
+    geometry: &LayerGeometry,
+) -> FloatTensor<B> {
+    forward::<B>(
+        input,
+        per_channel::<B>(scale),
+        MaybeFloat::Some(shift),
+        geometry,
+    )
+}
+
+/// `[channels]` as the weight of a 1x1 convolution of each channel by itself.
+pub(crate) fn per_channel<B: Backend>(scale: FloatTensor<B>) -> FloatTensor<B> {
+    let [channels] = scale.shape().dims();
+    B::float_reshape(scale, Shape::from([channels, 1, 1, 1]))
 }
 
 /// The forward result of a layer.

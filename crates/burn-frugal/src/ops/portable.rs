@@ -1,17 +1,18 @@
 //! [`FrugalOps`](super::FrugalOps) in Burn's own operations: what a backend gets that overrides
 //! nothing, and what the tests compare each override with.
 
-use burn::backend::{
-    Backend, TensorMetadata,
-    tensor::{FloatTensor, IntTensor},
-};
-use burn::tensor::{
-    BoolDType, BoolStore, DType, FloatDType, IntDType, Shape, TensorData, ops::ConvOptions,
-    try_read_sync,
-};
-use burn_frugal_kernels::{self as kernels, Activation, ConvGeometry, Span, Tiles, Unfolding};
+mod activations;
+mod pooling;
+mod quantization;
+
+use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::{DType, FloatDType, Shape, TensorData, ops::ConvOptions, try_read_sync};
+use burn_frugal_kernels::{self as kernels, ConvGeometry, Span, Tiles, Unfolding};
 
 use super::MaybeFloat;
+pub use activations::{activation, activation_with_mask, mask_gradient};
+pub use pooling::{max_pool_input_gradient, max_pool_with_taps};
+pub use quantization::{dequantize_rows, quantize_rows};
 
 /// See [`FrugalOps::convolution`](super::FrugalOps::convolution).
 pub fn convolution<B: Backend>(
@@ -153,39 +154,6 @@ pub fn orthonormalize<B: Backend>(matrix: FloatTensor<B>) -> FloatTensor<B> {
     kernels::orthonormalize(rows, columns, &mut elements);
     let data = TensorData::new(elements, [rows, columns]).convert_dtype(dtype);
     B::float_from_data(data, &device)
-}
-
-/// See [`FrugalOps::activation`](super::FrugalOps::activation).
-pub fn activation<B: Backend>(input: FloatTensor<B>, activation: Activation) -> FloatTensor<B> {
-    match activation {
-        Activation::Relu => B::relu(input),
-        Activation::Relu6 => B::float_clamp(input, 0.into(), 6.into()),
-    }
-}
-
-/// See [`FrugalOps::activation_with_mask`](super::FrugalOps::activation_with_mask). The mask has a
-/// byte an element, in the input's shape.
-pub fn activation_with_mask<B: Backend>(
-    input: FloatTensor<B>,
-    kind: Activation,
-) -> (FloatTensor<B>, IntTensor<B>) {
-    let bools = BoolDType::from(DType::Bool(BoolStore::Native));
-    let stopped = match kind {
-        Activation::Relu => B::float_lower_equal_elem(input.clone(), 0.into(), bools),
-        Activation::Relu6 => B::bool_or(
-            B::float_lower_elem(input.clone(), 0.into(), bools),
-            B::float_greater_elem(input.clone(), 6.into(), bools),
-        ),
-    };
-    let mask = B::bool_into_int(B::bool_not(stopped), IntDType::U8);
-    (activation::<B>(input, kind), mask)
-}
-
-/// See [`FrugalOps::mask_gradient`](super::FrugalOps::mask_gradient).
-pub fn mask_gradient<B: Backend>(mask: IntTensor<B>, gradient: FloatTensor<B>) -> FloatTensor<B> {
-    let bools = BoolDType::from(DType::Bool(BoolStore::Native));
-    let stopped = B::int_equal_elem(mask, 0.into(), bools);
-    B::float_mask_fill(gradient, stopped, 0.into())
 }
 
 /// A tensor along one of its axes: `[outer, size, inner]`.

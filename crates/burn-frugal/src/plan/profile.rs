@@ -228,7 +228,7 @@ impl Profile {
         for (layer, candidates) in layers {
             progress.set_message(layer.path.clone());
             let passes = passes(model, &layer.path, &loss)?;
-            let weight = walk::weights(model, &layer.path);
+            let weight = walk::weights(model, &layer.path, &layer.shape);
             let measurement = Measurement::new(&layer, &passes, weight);
             let measured = candidates.iter().map(|candidate| {
                 let measured = measurement.of(candidate);

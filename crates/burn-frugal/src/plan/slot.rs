@@ -119,6 +119,11 @@ impl MethodSlot {
         saved
     }
 
+    /// Whether someone watches the layer's forward passes.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.inner.observer.is_some()
+    }
+
     /// Shows a forward pass to the observer, if there is one.
     pub(crate) fn observed(
         &self,

@@ -67,7 +67,9 @@ impl UntrainedChannels {
     pub fn of<M: Module>(model: &M) -> Self {
         let slots = walk::slots(model).into_iter();
         let sparse = slots.filter_map(|(path, slot)| match slot.method() {
-            Method::ChannelSparse(sparse) => Some((walk::weight_path(&path), (sparse, slot))),
+            Method::ChannelSparse(sparse) => {
+                Some((walk::weight_path(&path, &slot.layer()), (sparse, slot)))
+            }
             _ => None,
         });
         let mut collector = Collector {

@@ -118,18 +118,19 @@ pub(super) fn find<'a>(layers: &'a [Layer], path: &str) -> Result<&'a Layer, Err
     })
 }
 
-/// The path of a layer's weight.
-pub(super) fn weight_path(layer: &str) -> String {
-    match layer {
+/// The path of the weight of the layer at `path`.
+pub(super) fn weight_path(path: &str, layer: &LayerShape) -> String {
+    let name = layer.weight_name();
+    match path {
         // the model itself is the layer
-        "" => "weight".to_string(),
-        layer => format!("{layer}.weight"),
+        "" => name.to_string(),
+        path => format!("{path}.{name}"),
     }
 }
 
-/// The values of the weight of the layer at this path, in row-major order.
-pub(super) fn weights<M: Module>(model: &M, layer: &str) -> Vec<f64> {
-    let path = weight_path(layer);
+/// The values of the weight of the layer at `path`, in row-major order.
+pub(super) fn weights<M: Module>(model: &M, path: &str, layer: &LayerShape) -> Vec<f64> {
+    let path = weight_path(path, layer);
     let weight = parameters(model)
         .into_iter()
         .find(|parameter| parameter.path == path);

@@ -31,7 +31,7 @@ impl Importance {
     /// When a weight is not a finite number.
     pub fn weight_norm<M: Module>(model: &M) -> Result<Self, Error> {
         let norms = sparse(model).into_iter().map(|(path, shape, _)| {
-            let norms = shape.channel_norms(walk::weights(model, &path));
+            let norms = shape.channel_norms(walk::weights(model, &path, &shape));
             (path, norms)
         });
         Ok(Self::new(norms.collect())?)

@@ -1,0 +1,52 @@
+use burn::backend::{
+    Autodiff,
+    autodiff::{
+        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind, unary},
+    },
+    tensor::{FloatTensor, IntTensor},
+};
+use burn_frugal_kernels::Activation;
+
+use super::record_backward;
+use crate::ops::FrugalOps;
+
+#[derive(Debug)]
+struct ActivationBackward;
+
+impl<B: FrugalOps> Backward<B, 1> for ActivationBackward {
+    /// The mask.
+    type State = (IntTensor<B>, Activation);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        record_backward(&ops);
+        let (mask, activation) = ops.state;
+        unary::<B, _>(ops.parents, ops.node, gradients, |gradient| {
+            B::mask_gradient(mask, gradient, activation)
+        });
+    }
+}
+
+pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
+    input: FloatTensor<Autodiff<B, C>>,
+    activation: Activation,
+) -> FloatTensor<Autodiff<B, C>> {
+    let (input, node) = input.into_parts();
+    match ActivationBackward
+        .prepare::<C>([node])
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prepared) => {
+            let (output, mask) = B::activation_with_mask(input, activation);
+            prepared.finish((mask, activation), output)
+        }
+        OpsKind::UnTracked(prepared) => prepared.finish(B::activation(input, activation)),
+    }
+}

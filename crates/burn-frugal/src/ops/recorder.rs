@@ -1,0 +1,105 @@
+//! Which of our operations a pass runs, for whoever asks on this thread.
+
+use std::cell::RefCell;
+
+use burn_frugal_kernels::{Activation, PoolGeometry};
+
+use crate::geometry::LayerGeometry;
+
+/// One of our differentiable operations, with all sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Operation {
+    /// A convolution or linear layer.
+    Layer { geometry: LayerGeometry, bias: bool },
+    /// Batch normalization with fixed statistics.
+    Normalization { geometry: LayerGeometry },
+    /// An activation of this many elements.
+    Activation {
+        activation: Activation,
+        elements: usize,
+    },
+    /// The largest value of each window.
+    MaxPool { geometry: PoolGeometry },
+    /// The mean of each of `outputs` tiles.
+    AveragePool { elements: usize, outputs: usize },
+}
+
+/// An operation in the graph that it was part of. Numbers are those of the graph's nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Recorded {
+    pub operation: Operation,
+    /// Bytes of an element.
+    pub element_size: usize,
+    pub input: u64,
+    pub output: u64,
+    /// The nodes that the input was computed from; known once the pass was run backward.
+    pub input_parents: Vec<u64>,
+    /// The layer's path, if it has one.
+    pub path: Option<String>,
+}
+
+thread_local! {
+    static RECORDER: RefCell<Option<Vec<Recorded>>> = const { RefCell::new(None) };
+}
+
+/// Ends a recording even if what is recorded panics.
+struct Ending;
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        RECORDER.set(None);
+    }
+}
+
+/// Records the operations that `run` runs on this thread, in their order.
+pub(crate) fn recording<R>(run: impl FnOnce() -> R) -> (R, Vec<Recorded>) {
+    let previous = RECORDER.replace(Some(Vec::new()));
+    assert!(previous.is_none(), "one recording at a time");
+    let _ending = Ending;
+    let result = run();
+    let recorded = RECORDER.take().unwrap_or_default();
+    (result, recorded)
+}
+
+/// A forward pass of an operation.
+pub(crate) fn forward(operation: Operation, element_size: usize, input: u64, output: u64) {
+    recorder(|recorded| {
+        recorded.push(Recorded {
+            operation,
+            element_size,
+            input,
+            output,
+            input_parents: Vec::new(),
+            path: None,
+        });
+    });
+}
+
+/// The layer whose operation was recorded last.
+pub(crate) fn name(path: &str) {
+    recorder(|recorded| {
+        if let Some(last) = recorded.last_mut() {
+            last.path = Some(path.to_string());
+        }
+    });
+}
+
+/// A backward pass of an operation: now the graph tells where its input came from.
+pub(crate) fn backward(output: u64, input_parents: impl Iterator<Item = u64>) {
+    recorder(|recorded| {
+        let operation = recorded
+            .iter_mut()
+            .find(|recorded| recorded.output == output);
+        if let Some(operation) = operation {
+            operation.input_parents = input_parents.collect();
+        }
+    });
+}
+
+fn recorder(record: impl FnOnce(&mut Vec<Recorded>)) {
+    RECORDER.with_borrow_mut(|recorder| {
+        if let Some(recorded) = recorder {
+            record(recorded);
+        }
+    });
+}
