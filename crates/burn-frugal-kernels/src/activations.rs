@@ -1,43 +1,56 @@
-//! Activations whose gradient needs one bit an element.
+//! Activations whose gradient needs one bit or one byte an element.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::Element;
+use crate::hard_swish;
 use crate::invariant::expect_len;
 use crate::parts::PARALLEL_ELEMENTS;
 
-/// Elements that share a byte of a mask.
+/// Elements that share a byte of a mask of bits.
 const BITS: usize = 8;
 
 /// Elements of one job, whole bytes of a mask.
 const JOB: usize = PARALLEL_ELEMENTS.next_multiple_of(BITS);
 
-/// An activation that is the identity or constant, so that its gradient passes or does not.
+/// An activation whose gradient needs little of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `max(0, x)`. The gradient passes unless `x <= 0`.
     Relu,
     /// `min(max(0, x), 6)`. The gradient passes unless `x < 0` or `x > 6`.
     Relu6,
+    /// `x * min(max(x + 3, 0), 6) / 6`. The gradient is multiplied by 0 if `x < -3`, by 1 if `x > 3`, and by
+    /// `(2 x + 3) / 6` in between, rounded to a multiple of 1/127. At NaN it is multiplied by 1: the value shows it.
+    HardSwish,
 }
 
 impl Activation {
-    /// The value, and whether the gradient passes. NaN stays NaN and passes.
-    #[inline(always)]
-    fn apply<T: Element>(self, x: T, six: T) -> (T, bool) {
+    /// Bytes of the mask of so many elements: a bit an element for [`Relu`](Self::Relu) and [`Relu6`](Self::Relu6), a
+    /// byte an element for [`HardSwish`](Self::HardSwish).
+    pub fn mask_len(self, elements: usize) -> usize {
         match self {
-            Self::Relu => {
-                let zero = x <= T::ZERO;
-                (if zero { T::ZERO } else { x }, !zero)
-            }
-            Self::Relu6 => {
-                let (low, high) = (x < T::ZERO, x > six);
-                let value = if low { T::ZERO } else { x };
-                (if high { six } else { value }, !(low || high))
-            }
+            Self::Relu | Self::Relu6 => elements.div_ceil(BITS),
+            Self::HardSwish => elements,
         }
     }
+}
+
+/// The value, and whether the gradient passes. NaN stays NaN and passes.
+#[inline(always)]
+fn relu<T: Element>(x: T) -> (T, bool) {
+    let zero = x <= T::ZERO;
+    (if zero { T::ZERO } else { x }, !zero)
+}
+
+/// As [`relu`].
+#[inline(always)]
+fn relu6<T: Element>(x: T) -> (T, bool) {
+    let six = T::from_f64(6.0);
+    let (low, high) = (x < T::ZERO, x > six);
+    let value = if low { T::ZERO } else { x };
+    (if high { six } else { value }, !(low || high))
 }
 
 /// Applies an activation in place.
@@ -48,14 +61,17 @@ pub fn activate<T: Element>(activation: Activation, values: &mut [T]) {
     });
 }
 
-/// As [`activate`], and returns which elements pass their gradient: element `i` is bit `i % 8` of byte `i / 8`, the
-/// lowest bit first. Bits past the last element are 0.
+/// As [`activate`], and returns what the gradient needs, [`mask_len`](Activation::mask_len) bytes.
+///
+/// For [`Relu`](Activation::Relu) and [`Relu6`](Activation::Relu6), it says which elements pass their gradient: element
+/// `i` is bit `i % 8` of byte `i / 8`, the lowest bit first. Bits past the last element are 0. For
+/// [`HardSwish`](Activation::HardSwish), byte `i` is 64 plus 127 times the slope at element `i`, rounded.
 pub fn activate_with_mask<T: Element>(activation: Activation, values: &mut [T]) -> Vec<u8> {
     let arch = Arch::new();
-    let mut mask = vec![0; values.len().div_ceil(BITS)];
+    let mut mask = vec![0; activation.mask_len(values.len())];
     values
         .par_chunks_mut(JOB)
-        .zip(mask.par_chunks_mut(JOB / BITS))
+        .zip(mask.par_chunks_mut(activation.mask_len(JOB)))
         .for_each(|(values, mask)| {
             arch.dispatch(ActivateWithMask {
                 activation,
@@ -66,21 +82,25 @@ pub fn activate_with_mask<T: Element>(activation: Activation, values: &mut [T]) 
     mask
 }
 
-/// Sets to zero in place what does not pass: the gradient of an activation. `mask` is what [`activate_with_mask`]
-/// returns.
+/// Multiplies in place by what the mask says, 0 for what does not pass: the gradient of an activation. `mask` is what
+/// [`activate_with_mask`] returns.
 ///
 /// # Panics
 ///
-/// If the mask does not have one bit an element, rounded up to bytes.
-pub fn mask_gradient<T: Element>(mask: &[u8], gradient: &mut [T]) {
-    let bytes = gradient.len().div_ceil(BITS);
+/// If the mask does not have [`mask_len`](Activation::mask_len) bytes.
+pub fn mask_gradient<T: Element>(activation: Activation, mask: &[u8], gradient: &mut [T]) {
+    let bytes = activation.mask_len(gradient.len());
     expect_len("mask_gradient", "mask", bytes, mask.len());
     let arch = Arch::new();
     gradient
         .par_chunks_mut(JOB)
-        .zip(mask.par_chunks(JOB / BITS))
+        .zip(mask.par_chunks(activation.mask_len(JOB)))
         .for_each(|(gradient, mask)| {
-            arch.dispatch(MaskGradient { mask, gradient });
+            arch.dispatch(MaskGradient {
+                activation,
+                mask,
+                gradient,
+            });
         });
 }
 
@@ -94,17 +114,21 @@ impl<T: Element> WithSimd for Activate<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let six = T::from_f64(6.0);
         // One loop an activation: the compiler does not take the choice out of the loop by itself.
         match self.activation {
             Activation::Relu => {
                 for value in self.values {
-                    *value = Activation::Relu.apply(*value, six).0;
+                    *value = relu(*value).0;
                 }
             }
             Activation::Relu6 => {
                 for value in self.values {
-                    *value = Activation::Relu6.apply(*value, six).0;
+                    *value = relu6(*value).0;
+                }
+            }
+            Activation::HardSwish => {
+                for value in self.values {
+                    *value = hard_swish::value(*value);
                 }
             }
         }
@@ -123,21 +147,26 @@ impl<T: Element> WithSimd for ActivateWithMask<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         match self.activation {
-            Activation::Relu => activate_bytes(Activation::Relu, self.values, self.mask),
-            Activation::Relu6 => activate_bytes(Activation::Relu6, self.values, self.mask),
+            Activation::Relu => activate_bits(relu, self.values, self.mask),
+            Activation::Relu6 => activate_bits(relu6, self.values, self.mask),
+            Activation::HardSwish => {
+                for (value, code) in self.values.iter_mut().zip(self.mask) {
+                    *code = hard_swish::slope_code(*value);
+                    *value = hard_swish::value(*value);
+                }
+            }
         }
     }
 }
 
 #[inline(always)]
-fn activate_bytes<T: Element>(activation: Activation, values: &mut [T], mask: &mut [u8]) {
-    let six = T::from_f64(6.0);
+fn activate_bits<T: Element>(apply: impl Fn(T) -> (T, bool), values: &mut [T], mask: &mut [u8]) {
     let (blocks, rest) = values.as_chunks_mut::<BITS>();
     let (bytes, last) = mask.split_at_mut(blocks.len());
     for (block, byte) in blocks.iter_mut().zip(bytes) {
         let mut bits = 0;
         for (position, value) in block.iter_mut().enumerate() {
-            let (activated, passes) = activation.apply(*value, six);
+            let (activated, passes) = apply(*value);
             *value = activated;
             bits |= u8::from(passes) << position;
         }
@@ -145,7 +174,7 @@ fn activate_bytes<T: Element>(activation: Activation, values: &mut [T], mask: &m
     }
     if let Some(byte) = last.first_mut() {
         for (position, value) in rest.iter_mut().enumerate() {
-            let (activated, passes) = activation.apply(*value, six);
+            let (activated, passes) = apply(*value);
             *value = activated;
             *byte |= u8::from(passes) << position;
         }
@@ -153,6 +182,7 @@ fn activate_bytes<T: Element>(activation: Activation, values: &mut [T], mask: &m
 }
 
 struct MaskGradient<'a, T> {
+    activation: Activation,
     mask: &'a [u8],
     gradient: &'a mut [T],
 }
@@ -162,23 +192,35 @@ impl<T: Element> WithSimd for MaskGradient<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let keep = |value: T, byte: u8, position: usize| {
-            if byte >> position & 1 == 1 {
-                value
-            } else {
-                T::ZERO
-            }
-        };
-        let (blocks, rest) = self.gradient.as_chunks_mut::<BITS>();
-        for (block, &byte) in blocks.iter_mut().zip(self.mask) {
-            for (position, value) in block.iter_mut().enumerate() {
-                *value = keep(*value, byte, position);
+        match self.activation {
+            Activation::Relu | Activation::Relu6 => keep_bits(self.mask, self.gradient),
+            Activation::HardSwish => {
+                for (value, &code) in self.gradient.iter_mut().zip(self.mask) {
+                    *value = *value * hard_swish::slope(code);
+                }
             }
         }
-        if let Some(&byte) = self.mask.get(blocks.len()) {
-            for (position, value) in rest.iter_mut().enumerate() {
-                *value = keep(*value, byte, position);
-            }
+    }
+}
+
+#[inline(always)]
+fn keep_bits<T: Element>(mask: &[u8], gradient: &mut [T]) {
+    let keep = |value: T, byte: u8, position: usize| {
+        if byte >> position & 1 == 1 {
+            value
+        } else {
+            T::ZERO
+        }
+    };
+    let (blocks, rest) = gradient.as_chunks_mut::<BITS>();
+    for (block, &byte) in blocks.iter_mut().zip(mask) {
+        for (position, value) in block.iter_mut().enumerate() {
+            *value = keep(*value, byte, position);
+        }
+    }
+    if let Some(&byte) = mask.get(blocks.len()) {
+        for (position, value) in rest.iter_mut().enumerate() {
+            *value = keep(*value, byte, position);
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct ConvGeometry {
     pub groups: usize,
 }
 
-/// Why a [`ConvGeometry`] describes no convolution.
+/// Why a [`ConvGeometry`] describes no convolution, or a [`PoolGeometry`](crate::PoolGeometry) no pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GeometryError {
@@ -78,6 +78,20 @@ pub enum GeometryError {
         /// Pixels of the padded input.
         input: usize,
     },
+    /// A pooling window with more taps than a byte can tell apart.
+    #[error("the kernel {kernel:?} (height, width) of a pooling must have at most 256 taps")]
+    TooManyTaps {
+        /// Height and width of the kernel.
+        kernel: [usize; 2],
+    },
+    /// A pooling window without a pixel of the input.
+    #[error("the window of output {output} along {axis} holds no pixel of the input, only padding")]
+    EmptyWindow {
+        /// `"height"` or `"width"`.
+        axis: &'static str,
+        /// Position of the output along that axis.
+        output: usize,
+    },
 }
 
 impl ConvGeometry {
@@ -122,13 +136,7 @@ impl ConvGeometry {
             ),
             ("output", [self.batch, self.output_channels, height, width]),
         ] {
-            // an empty batch must not hide a map that is too large
-            let elements = sizes
-                .iter()
-                .try_fold(1usize, |elements, &size| elements.checked_mul(size.max(1)));
-            if elements.is_none_or(|elements| elements > isize::MAX as usize / size_of::<f64>()) {
-                return Err(GeometryError::TooLarge { tensor, sizes });
-            }
+            check_elements(tensor, sizes)?;
         }
         Ok(())
     }
@@ -164,15 +172,11 @@ impl ConvGeometry {
     }
 
     fn check_sizes(&self) -> Result<(), GeometryError> {
-        for (name, size) in [
+        check_not_zero(&[
             ("stride", self.stride),
             ("dilation", self.dilation),
             ("kernel", self.kernel),
-        ] {
-            if size.contains(&0) {
-                return Err(GeometryError::ZeroSize { name, size });
-            }
-        }
+        ])?;
         let Self {
             input_channels,
             output_channels,
@@ -235,31 +239,41 @@ impl ConvGeometry {
 
     /// What each tap of the kernel reads along one axis.
     pub(crate) fn reach(&self, axis: usize) -> Vec<Reach> {
-        let (size, stride, before) = (self.input[axis], self.stride[axis], self.padding[axis].0);
         let outputs = self.output()[axis];
         (0..self.kernel[axis])
             .map(|tap| {
-                let shift = self.dilation[axis] * tap;
-                // Output p reads input stride * p + shift - before: keep those p that read 0..size.
-                let start = before.saturating_sub(shift).div_ceil(stride);
-                let stop = (size + before)
-                    .saturating_sub(shift)
-                    .div_ceil(stride)
-                    .min(outputs);
-                if start < stop {
-                    Reach {
-                        outputs: start..stop,
-                        first: stride * start + shift - before,
-                    }
-                } else {
-                    Reach {
-                        outputs: 0..0,
-                        first: 0,
-                    }
-                }
+                Reach::new(
+                    self.dilation[axis] * tap,
+                    self.padding[axis].0,
+                    self.input[axis],
+                    self.stride[axis],
+                    outputs,
+                )
             })
             .collect()
     }
+}
+
+/// Refuses pairs with a 0 in them.
+pub(crate) fn check_not_zero(pairs: &[(&'static str, [usize; 2])]) -> Result<(), GeometryError> {
+    for &(name, size) in pairs {
+        if size.contains(&0) {
+            return Err(GeometryError::ZeroSize { name, size });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a tensor with more elements than a computer can address.
+pub(crate) fn check_elements(tensor: &'static str, sizes: [usize; 4]) -> Result<(), GeometryError> {
+    // an empty batch must not hide a map that is too large
+    let elements = sizes
+        .iter()
+        .try_fold(1usize, |elements, &size| elements.checked_mul(size.max(1)));
+    if elements.is_none_or(|elements| elements > isize::MAX as usize / size_of::<f64>()) {
+        return Err(GeometryError::TooLarge { tensor, sizes });
+    }
+    Ok(())
 }
 
 /// The outputs along one axis for which a tap reads the input and not the padding.
@@ -272,6 +286,35 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
+    /// Of `outputs` outputs, those whose tap, `shift` pixels into a window, falls into an input of `size` pixels with
+    /// `before` pixels of padding in front.
+    pub(crate) fn new(
+        shift: usize,
+        before: usize,
+        size: usize,
+        stride: usize,
+        outputs: usize,
+    ) -> Self {
+        // Output p reads input stride * p + shift - before: keep those p that read 0..size.
+        let start = before.saturating_sub(shift).div_ceil(stride);
+        let stop = size
+            .saturating_add(before)
+            .saturating_sub(shift)
+            .div_ceil(stride)
+            .min(outputs);
+        if start < stop {
+            Self {
+                outputs: start..stop,
+                first: stride * start + shift - before,
+            }
+        } else {
+            Self {
+                outputs: 0..0,
+                first: 0,
+            }
+        }
+    }
+
     /// The same, restricted to the outputs in `range`.
     pub(crate) fn within(&self, range: &Range<usize>, stride: usize) -> Self {
         let start = self.outputs.start.max(range.start);

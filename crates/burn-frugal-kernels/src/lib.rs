@@ -1,9 +1,9 @@
-//! Kernels on slices for the CPU: 2-D convolution with its exact gradients, activations whose gradient needs a bit an
-//! element, sums and spreads over the tiles of a map, products of a tensor along one of its modes, and the matrix
-//! decompositions that go with them.
+//! Kernels on slices for the CPU: 2-D convolution with its exact gradients, activations whose gradient needs a bit or a
+//! byte an element, max pooling whose gradient needs a byte an output, numbers kept in 8 or 4 bits, sums and spreads over
+//! the tiles of a map, products of a tensor along one of its modes, and the matrix decompositions that go with them.
 //!
 //! Nothing here depends on a tensor library: the kernels take plain slices of `f32` or `f64`, and [`ConvGeometry`],
-//! [`Tiles`] or [`Unfolding`] say how to read them. All maps are contiguous and row-major, with axes `[batch, channels,
+//! [`PoolGeometry`], [`Tiles`] or [`Unfolding`] say how to read them. All maps are contiguous and row-major, with axes `[batch, channels,
 //! height, width]`; weights are `[output channels, input channels / groups, kernel height, kernel width]`.
 //!
 //! Work is split over the current `rayon` pool. With the same number of threads, the same arguments give the same
@@ -42,11 +42,14 @@ mod element;
 mod fresh;
 mod geometry;
 mod gram;
+mod hard_swish;
 mod invariant;
 mod modes;
 mod parts;
+mod pool;
 mod process;
 mod product;
+mod quantize;
 mod rows;
 mod scratch;
 mod sums;
@@ -59,6 +62,8 @@ pub use element::Element;
 pub use geometry::{ConvGeometry, GeometryError};
 pub use gram::gram;
 pub use modes::{Unfolding, mode_expand, mode_project, subspace_product};
+pub use pool::{PoolGeometry, max_pool2d, max_pool2d_input_gradient, max_pool2d_with_taps};
 pub use process::{ProcessError, prepare_process};
+pub use quantize::{Bits, dequantize, quantize};
 pub use sums::channel_sums;
 pub use tiles::{Span, Tiles, tile_spread, tile_sums};

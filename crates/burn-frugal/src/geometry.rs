@@ -98,6 +98,18 @@ impl LayerGeometry {
         }
     }
 
+    /// The same layer for a batch of `to` samples instead of `from`. The first mode of a linear
+    /// layer's input is its batch, or a multiple of it.
+    pub(crate) fn with_batch(self, from: usize, to: usize) -> Self {
+        match self {
+            Self::Conv2d(conv) => Self::Conv2d(ConvGeometry { batch: to, ..conv }),
+            Self::Linear(linear) => Self::Linear(LinearGeometry {
+                input: linear.input.with(0, linear.input[0] / from.max(1) * to),
+                ..linear
+            }),
+        }
+    }
+
     /// Products of the forward pass, which are also those of each exact gradient. Taps on padding
     /// count as if they were computed.
     pub fn products(&self) -> u64 {

@@ -19,7 +19,7 @@ use std::ops::Range;
 use super::low_rank::{self, FactorArray, LowRank};
 use super::route::{Route, cheapest_order};
 use super::spectrum::Spectrum;
-use super::{Flops, LayerKind, LayerShape, Method, Saved, Unsuitable, exact};
+use super::{Flops, LayerKind, LayerShape, Method, Saved, Transient, Unsuitable, exact};
 use crate::geometry::{LayerGeometry, PerMode};
 use crate::ops::FrugalOps;
 
@@ -157,6 +157,10 @@ impl ActivationShortcut {
     pub(super) fn elements(&self, geometry: &LayerGeometry) -> usize {
         let modes = geometry.modes();
         low_rank::elements(modes, self.ranks_for(modes))
+    }
+
+    pub(super) fn transient(&self, geometry: &LayerGeometry) -> Transient {
+        low_rank::transient(geometry, self.ranks_for(geometry.modes()))
     }
 
     pub(super) fn flops(&self, geometry: &LayerGeometry) -> Flops {

@@ -10,7 +10,7 @@ use burn::tensor::{IndexingUpdateOp, Shape, TensorData};
 use burn_frugal_kernels::ConvGeometry;
 use serde::{Deserialize, Serialize};
 
-use super::{Flops, LayerShape, Saved, Unsuitable, exact};
+use super::{Flops, LayerShape, Saved, Transient, Unsuitable, exact};
 use crate::geometry::{LayerGeometry, LinearGeometry};
 use crate::ops::{FrugalOps, linear};
 
@@ -42,6 +42,21 @@ impl ChannelSparse {
         let modes = geometry.modes();
         let mode = geometry.channel_mode();
         modes.with(mode, self.selected(modes[mode])).product()
+    }
+
+    /// The gradient of the chosen channels before it is put among the others; in a depthwise
+    /// convolution also their output's gradient.
+    pub(super) fn transient(&self, geometry: &LayerGeometry) -> Transient {
+        let channels = geometry.modes()[geometry.channel_mode()];
+        let share = |elements: usize| elements / channels.max(1) * self.selected(channels);
+        let output_gradient = match geometry {
+            LayerGeometry::Conv2d(conv) if conv.groups > 1 => share(geometry.output_len()),
+            _ => 0,
+        };
+        Transient {
+            weight_gradient: share(geometry.weight_len()) + output_gradient,
+            ..Transient::default()
+        }
     }
 
     pub(super) fn flops(&self, geometry: &LayerGeometry) -> Flops {

@@ -15,7 +15,7 @@ use burn::backend::tensor::FloatTensor;
 use burn_frugal_kernels::{ConvGeometry, Span, Tiles};
 use serde::{Deserialize, Serialize};
 
-use super::{Flops, LayerKind, LayerShape, Saved, Unsuitable};
+use super::{Flops, LayerKind, LayerShape, Saved, Transient, Unsuitable};
 use crate::ops::FrugalOps;
 
 /// Gradient filtering with one patch size.
@@ -68,6 +68,20 @@ impl GradientFilter {
     pub(super) fn elements(&self, geometry: &ConvGeometry) -> usize {
         let [rows, columns] = geometry.output().map(|size| size.div_ceil(self.patch));
         geometry.batch * geometry.input_channels * rows * columns
+    }
+
+    /// Elements of [`means`](Self::means)' result.
+    pub(super) fn means_len(&self, geometry: &ConvGeometry) -> usize {
+        let [rows, columns] = geometry.output().map(|size| size.div_ceil(self.patch));
+        geometry.batch * geometry.output_channels * rows * columns
+    }
+
+    /// The input's gradient before it is spread.
+    pub(super) fn transient(&self, geometry: &ConvGeometry) -> Transient {
+        Transient {
+            input_gradient: self.elements(geometry),
+            ..Transient::default()
+        }
     }
 
     /// Every pooling and spreading is one operation an element, the products are those on tiles. The

@@ -3,8 +3,8 @@
 
 use burn::backend::{Backend, ExtensionType, TensorMetadata, tensor::FloatTensor};
 
-use super::exact;
 use super::route::Route;
+use super::{Transient, exact};
 use crate::geometry::{LayerGeometry, PerMode};
 use crate::ops::{FrugalOps, MaybeFloat};
 
@@ -126,6 +126,18 @@ pub(super) fn elements(modes: PerMode, ranks: PerMode) -> usize {
     let pairs = modes.as_slice().iter().zip(ranks.as_slice());
     let factors = pairs.filter(|(size, rank)| rank < size);
     ranks.product() + factors.map(|(size, rank)| size * rank).sum::<usize>()
+}
+
+/// What projecting an input to these ranks and the gradient from there hold for a moment.
+pub(super) fn transient(geometry: &LayerGeometry, ranks: PerMode) -> Transient {
+    let modes = geometry.modes();
+    let (order, _) = super::route::cheapest_order(modes, ranks);
+    Transient {
+        // the last one is the core, which is kept
+        keep: super::transient::along(modes, ranks, &order).saturating_sub(ranks.product()),
+        weight_gradient: Route::cheapest(geometry, ranks).transient(geometry, ranks),
+        input_gradient: 0,
+    }
 }
 
 /// The largest useful rank of each mode: an unfolding `[size, columns]` has rank at most the

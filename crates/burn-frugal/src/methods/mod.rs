@@ -15,6 +15,7 @@ mod route;
 mod saved;
 mod shape;
 mod spectrum;
+mod transient;
 
 use burn::backend::tensor::FloatTensor;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ pub use shape::{LayerKind, LayerShape, Unsuitable};
 
 pub(crate) use low_rank::FactorArray;
 pub(crate) use spectrum::{Spectrum, gram};
+pub(crate) use transient::Transient;
 
 use crate::geometry::{LayerGeometry, PerMode};
 use crate::ops::FrugalOps;
@@ -216,6 +218,47 @@ impl Method {
             Self::ActivationShortcut(shortcut) => shortcut.flops(&geometry),
             Self::Hosvd(_) => Hosvd::flops_at(&geometry, geometry.modes()),
             Self::Quantized(quantized) => quantized.flops(&geometry),
+        }
+    }
+
+    /// Whether the whole input stays, not as a copy.
+    pub(crate) fn keeps_whole(&self, geometry: &LayerGeometry) -> bool {
+        let modes = geometry.modes();
+        match self.resolved() {
+            Self::Exact => true,
+            Self::ChannelSparse(sparse) => {
+                let channels = modes[geometry.channel_mode()];
+                sparse.selected(channels) == channels
+            }
+            Self::ActivationShortcut(shortcut) => shortcut.ranks_for(modes) == modes,
+            Self::GradientFilter(_) | Self::Hosvd(_) | Self::Quantized(_) => modes.product() == 0,
+        }
+    }
+
+    /// What its passes hold for a moment. For HOSVD, whose ranks depend on the values, what they hold
+    /// at full ranks.
+    pub(crate) fn transient(&self, geometry: &LayerGeometry) -> Transient {
+        if self.keeps_whole(geometry) {
+            return Transient::default();
+        }
+        match self.resolved() {
+            Self::Exact => Transient::default(),
+            Self::GradientFilter(filter) => filter.transient(convolution(geometry)),
+            Self::ChannelSparse(sparse) => sparse.transient(geometry),
+            Self::ActivationShortcut(shortcut) => shortcut.transient(geometry),
+            Self::Hosvd(_) => low_rank::transient(geometry, geometry.modes()),
+            Self::Quantized(_) => Transient {
+                weight_gradient: geometry.input_len(),
+                ..Transient::default()
+            },
+        }
+    }
+
+    /// Elements of [`upstream`](Self::upstream).
+    pub(crate) fn upstream_len(&self, geometry: &LayerGeometry) -> usize {
+        match self.resolved() {
+            Self::GradientFilter(filter) => filter.means_len(convolution(geometry)),
+            _ => geometry.output_len(),
         }
     }
 

@@ -8,6 +8,8 @@
 
 use burn_frugal_kernels::ConvGeometry;
 
+use super::transient::along;
+
 use crate::geometry::{LayerGeometry, LinearGeometry, PerMode};
 
 /// One way to the weight's gradient, which is the exact gradient of everything expanded.
@@ -26,6 +28,36 @@ pub(super) struct Route {
 }
 
 impl Route {
+    /// The most elements that are there beyond core, factors and output's gradient on this way.
+    pub fn transient(&self, geometry: &LayerGeometry, ranks: PerMode) -> usize {
+        let reduced = self.geometry.modes();
+        let expansion = along(ranks, reduced, &self.expanded);
+        let core = if self.expanded.is_empty() {
+            0
+        } else {
+            reduced.product()
+        };
+        let gradient = gradient_modes(geometry);
+        let target = self
+            .projected
+            .iter()
+            .fold(gradient, |target, &mode| target.with(mode, ranks[mode]));
+        let projection = along(gradient, target, &self.projected);
+        let projected = if self.projected.is_empty() {
+            0
+        } else {
+            target.product()
+        };
+        let last = if self.channels_in_rank {
+            self.geometry.weight_len()
+        } else {
+            0
+        };
+        expansion
+            .max(core + projection)
+            .max(core + projected + last)
+    }
+
     /// The cheapest route for a core with these ranks. A mode whose rank is its size has no factor.
     pub fn cheapest(geometry: &LayerGeometry, ranks: PerMode) -> Self {
         let modes = geometry.modes();
@@ -114,7 +146,7 @@ fn grouped(geometry: &LayerGeometry) -> bool {
 }
 
 /// The output's shape.
-fn gradient_modes(geometry: &LayerGeometry) -> PerMode {
+pub(super) fn gradient_modes(geometry: &LayerGeometry) -> PerMode {
     match geometry {
         LayerGeometry::Conv2d(conv) => {
             let [height, width] = conv.output();

@@ -24,6 +24,60 @@ pub(crate) enum Operation {
     AveragePool { elements: usize, outputs: usize },
 }
 
+impl Operation {
+    /// Elements of the input.
+    pub fn input_len(&self) -> usize {
+        match self {
+            Self::Layer { geometry, .. } | Self::Normalization { geometry } => geometry.input_len(),
+            Self::Activation { elements, .. } | Self::AveragePool { elements, .. } => *elements,
+            Self::MaxPool { geometry } => geometry.maps * geometry.input.iter().product::<usize>(),
+        }
+    }
+
+    /// Elements of the output.
+    pub fn output_len(&self) -> usize {
+        match self {
+            Self::Layer { geometry, .. } | Self::Normalization { geometry } => {
+                geometry.output_len()
+            }
+            Self::Activation { elements, .. } => *elements,
+            Self::AveragePool { outputs, .. } => *outputs,
+            Self::MaxPool { geometry } => geometry.maps * geometry.output.iter().product::<usize>(),
+        }
+    }
+
+    /// The same for a batch of `to` samples instead of `from`.
+    pub fn with_batch(self, from: usize, to: usize) -> Self {
+        let scaled = |count: usize| count / from.max(1) * to;
+        match self {
+            Self::Layer { geometry, bias } => Self::Layer {
+                geometry: geometry.with_batch(from, to),
+                bias,
+            },
+            Self::Normalization { geometry } => Self::Normalization {
+                geometry: geometry.with_batch(from, to),
+            },
+            Self::Activation {
+                activation,
+                elements,
+            } => Self::Activation {
+                activation,
+                elements: scaled(elements),
+            },
+            Self::MaxPool { geometry } => Self::MaxPool {
+                geometry: PoolGeometry {
+                    maps: scaled(geometry.maps),
+                    ..geometry
+                },
+            },
+            Self::AveragePool { elements, outputs } => Self::AveragePool {
+                elements: scaled(elements),
+                outputs: scaled(outputs),
+            },
+        }
+    }
+}
+
 /// An operation in the graph that it was part of. Numbers are those of the graph's nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recorded {

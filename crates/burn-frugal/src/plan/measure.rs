@@ -41,7 +41,7 @@ pub(super) fn passes<M: Module>(
         let seen = seen.clone();
         move |observation| watch(observation, &seen)
     }));
-    model.visit(&mut Initialize);
+    initialize(model);
     let observed = path.to_string();
     let copy = walk::change(model.clone().freeze(), move |path, slot| {
         slot.assign(Method::Exact);
@@ -76,6 +76,10 @@ pub(super) fn passes<M: Module>(
 }
 
 /// Initialises parameters that are still to be: a copy shares them, and would freeze the model's.
+pub(super) fn initialize<M: Module>(model: &M) {
+    model.visit(&mut Initialize);
+}
+
 struct Initialize;
 
 impl ModuleVisitor for Initialize {

@@ -5,6 +5,7 @@ mod calibrate;
 mod choice;
 mod document;
 mod measure;
+mod memory;
 mod planner;
 mod profile;
 pub mod schedule;
@@ -21,6 +22,7 @@ use std::path::Path;
 
 pub use builder::PlanBuilder;
 pub use calibrate::calibrate;
+pub use memory::{LayerMemory, Network, StepMemory, Training};
 pub use planner::{ErrorMeasure, PlannedLayer, Planner, Solution};
 pub use profile::{Candidate, Candidates, LayerProfile, Measured, Profile};
 pub use schedule::{Schedule, ScheduleError};

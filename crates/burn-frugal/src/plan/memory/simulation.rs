@@ -1,0 +1,506 @@
+//! A training step without its numbers: what is allocated, shared and freed, in the order in which a
+//! step does it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::buffers::{Buffer, Buffers};
+use super::trace::{Step, Trace};
+use crate::geometry::LayerGeometry;
+use crate::methods::{Flops, Method};
+use crate::ops::recorder::Operation;
+
+/// Bytes of a node of Burn's graph and what hangs on it, by what the node is for. Measured with
+/// 64-bit pointers on flex and ndarray; they matter where a batch is a few images.
+const LAYER_NODE: usize = 2300;
+const ACTIVATION_NODE: usize = 1300;
+const JOIN_NODE: usize = 1300;
+/// Everything between the scores and the gradient of the loss.
+const LOSS_NODES: usize = 12_000;
+/// Buffers of the size of the scores that the loss keeps.
+const LOSS_SCORES: usize = 3;
+
+/// What is trained and how.
+pub(super) struct Trained<'a> {
+    /// The method of each layer that is trained.
+    pub methods: &'a BTreeMap<String, Method>,
+    /// Layers that are trained with the exact gradient besides.
+    pub also: &'a BTreeSet<String>,
+}
+
+impl Trained<'_> {
+    fn method(&self, path: Option<&str>) -> Option<Method> {
+        let path = path?;
+        let method = self.methods.get(path).copied();
+        method.or_else(|| self.also.contains(path).then_some(Method::Exact))
+    }
+}
+
+/// One layer's part.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct LayerPart {
+    pub kept: usize,
+    pub transient: usize,
+    pub parameters: usize,
+    pub flops: Flops,
+    /// Operations of the forward pass.
+    pub forward: u64,
+    /// What is live after its forward pass, beyond what was before the step.
+    pub live_after: usize,
+}
+
+/// What a step does.
+#[derive(Debug, Default)]
+pub(super) struct Simulation {
+    /// Bytes that are live between forward and backward.
+    pub kept: usize,
+    /// The most bytes that are live at once in forward and backward pass.
+    pub peak: usize,
+    /// Bytes of all gradients.
+    pub gradients: usize,
+    /// By layer, in the order of the pass; what belongs to no layer counts with the one before it.
+    pub layers: Vec<(String, LayerPart)>,
+}
+
+/// A value while the pass runs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Value {
+    buffer: Option<Buffer>,
+    /// Operations that still read it.
+    readers: usize,
+    tracked: bool,
+    gradient: Option<Buffer>,
+}
+
+struct Run<'a> {
+    trace: &'a Trace,
+    trained: Trained<'a>,
+    steps: Vec<Step>,
+    buffers: Buffers,
+    values: Vec<Value>,
+    /// What each step keeps until its backward step.
+    kept: Vec<Vec<Buffer>>,
+    simulation: Simulation,
+    peak: usize,
+}
+
+/// Simulates a step for a batch.
+pub(super) fn simulate(trace: &Trace, trained: Trained<'_>, batch: usize) -> Simulation {
+    let steps: Vec<Step> = trace
+        .steps
+        .iter()
+        .map(|step| match step {
+            Step::Operation {
+                operation,
+                path,
+                input,
+                output,
+            } => Step::Operation {
+                operation: operation.with_batch(trace.batch, batch),
+                path: path.clone(),
+                input: *input,
+                output: *output,
+            },
+            join => join.clone(),
+        })
+        .collect();
+    let mut values = vec![Value::default(); trace.values.len()];
+    for step in &steps {
+        for &input in step.inputs() {
+            values[input].readers += 1;
+        }
+    }
+    let mut run = Run {
+        trace,
+        trained,
+        kept: vec![Vec::new(); steps.len()],
+        steps,
+        buffers: Buffers::default(),
+        values,
+        simulation: Simulation::default(),
+        peak: 0,
+    };
+    run.forward(batch);
+    run.backward(batch);
+    run.simulation.peak = run.peak;
+    run.simulation
+}
+
+impl Run<'_> {
+    fn bytes(&self, elements: usize) -> usize {
+        elements * self.trace.element_size
+    }
+
+    fn value_bytes(&self, value: usize, batch: usize) -> usize {
+        self.bytes(self.trace.values[value] / self.trace.batch.max(1) * batch)
+    }
+
+    fn forward(&mut self, batch: usize) {
+        for index in 0..self.steps.len() {
+            let step = self.steps[index].clone();
+            let before = self.buffers.live();
+            let path = step.path().map(str::to_string);
+            if let Some(path) = &path {
+                let layers = &mut self.simulation.layers;
+                layers.push((path.clone(), LayerPart::default()));
+            }
+            let kept_before: usize = before;
+            match &step {
+                Step::Operation {
+                    operation,
+                    path,
+                    input,
+                    output,
+                } => self.operation(index, operation, path.as_deref(), *input, *output, batch),
+                Step::Join { inputs, output } => self.join(index, inputs, *output, batch),
+            }
+            let peak = self.buffers.restart_peak();
+            self.peak = self.peak.max(peak);
+            if let Some((_, part)) = self.simulation.layers.last_mut() {
+                part.transient = part.transient.max(peak.saturating_sub(kept_before));
+                part.live_after = self.buffers.live();
+            }
+        }
+        // the last value goes to the loss
+        let scores = self.trace.values.len() - 1;
+        let bytes = self.value_bytes(scores, batch);
+        if self.values[scores].tracked {
+            self.buffers.allocate(LOSS_SCORES * bytes + LOSS_NODES);
+        }
+        self.simulation.kept = self.buffers.live();
+        self.peak = self.peak.max(self.buffers.restart_peak());
+    }
+
+    fn operation(
+        &mut self,
+        index: usize,
+        operation: &Operation,
+        path: Option<&str>,
+        input: usize,
+        output: usize,
+        batch: usize,
+    ) {
+        let method = self.trained.method(path);
+        let tracked_input = self.values[input].tracked;
+        let tracked = tracked_input || method.is_some();
+        let element_size = self.trace.element_size;
+        let mut kept = Vec::new();
+        let mut in_place = false;
+        match operation {
+            Operation::Layer { geometry, bias } => {
+                if let Some(method) = method {
+                    if method.keeps_whole(geometry) {
+                        if let Some(buffer) = self.values[input].buffer {
+                            kept.push(self.buffers.share(buffer));
+                        }
+                    } else {
+                        self.buffers
+                            .during(self.bytes(method.transient(geometry).keep));
+                        let bytes = method.bytes(*geometry, element_size);
+                        kept.push(self.buffers.allocate(bytes));
+                    }
+                }
+                let channels = output_channels(geometry);
+                let parameters = geometry.weight_len() + if *bias { channels } else { 0 };
+                self.count(index, geometry, method, parameters, tracked_input);
+            }
+            Operation::Normalization { geometry } => {
+                let normalised = self.bytes(geometry.input_len());
+                if let Some(method) = method {
+                    if method.keeps_whole(geometry) {
+                        kept.push(self.buffers.allocate(normalised));
+                    } else {
+                        let transient = self.bytes(method.transient(geometry).keep);
+                        self.buffers.during(normalised + transient);
+                        let bytes = method.bytes(*geometry, element_size);
+                        kept.push(self.buffers.allocate(bytes));
+                    }
+                }
+                let parameters = 2 * output_channels(geometry);
+                self.count(index, geometry, method, parameters, tracked_input);
+            }
+            Operation::Activation {
+                activation,
+                elements,
+            } => {
+                let last = self.values[input].readers == 1;
+                in_place = last
+                    && self.values[input]
+                        .buffer
+                        .is_some_and(|buffer| self.buffers.is_unique(buffer));
+                if tracked {
+                    kept.push(self.buffers.allocate(activation.mask_len(*elements)));
+                }
+            }
+            Operation::MaxPool { .. } => {
+                if tracked {
+                    kept.push(self.buffers.allocate(operation.output_len()));
+                }
+            }
+            Operation::AveragePool { .. } => {}
+        }
+        if tracked {
+            kept.push(self.buffers.allocate(match operation {
+                Operation::Layer { .. } | Operation::Normalization { .. } => LAYER_NODE,
+                _ => ACTIVATION_NODE,
+            }));
+        }
+        let buffer = match (in_place, self.values[input].buffer) {
+            (true, Some(buffer)) => self.buffers.share(buffer),
+            _ => {
+                let bytes = self.value_bytes(output, batch);
+                self.buffers.allocate(bytes)
+            }
+        };
+        let kept_bytes: usize = kept.iter().map(|&buffer| self.buffers.bytes(buffer)).sum();
+        if let Some((_, part)) = self.simulation.layers.last_mut() {
+            part.kept += kept_bytes;
+        }
+        self.values[output].buffer = Some(buffer);
+        self.values[output].tracked = tracked;
+        self.kept[index] = kept;
+        self.read(input);
+    }
+
+    fn join(&mut self, index: usize, inputs: &[usize], output: usize, batch: usize) {
+        let tracked = inputs.iter().any(|&input| self.values[input].tracked);
+        if tracked {
+            let node = self.buffers.allocate(JOIN_NODE);
+            self.kept[index].push(node);
+        }
+        // written over an input that nobody else needs
+        let own = inputs.iter().copied().find(|&input| {
+            let value = &self.values[input];
+            let unique = value
+                .buffer
+                .is_some_and(|buffer| self.buffers.is_unique(buffer));
+            value.readers == 1 && unique
+        });
+        let buffer = match own.and_then(|input| self.values[input].buffer) {
+            Some(buffer) => self.buffers.share(buffer),
+            None => {
+                let bytes = self.value_bytes(output, batch);
+                self.buffers.allocate(bytes)
+            }
+        };
+        self.values[output].buffer = Some(buffer);
+        self.values[output].tracked = tracked;
+        for &input in inputs {
+            self.read(input);
+        }
+    }
+
+    /// One reader less; after the last one the value is gone.
+    fn read(&mut self, value: usize) {
+        self.values[value].readers -= 1;
+        if self.values[value].readers == 0
+            && let Some(buffer) = self.values[value].buffer.take()
+        {
+            self.buffers.release(buffer);
+        }
+    }
+
+    /// Parameters and operations of a layer.
+    fn count(
+        &mut self,
+        _index: usize,
+        geometry: &LayerGeometry,
+        method: Option<Method>,
+        parameters: usize,
+        tracked_input: bool,
+    ) {
+        let bytes = self.bytes(parameters);
+        let Some((_, part)) = self.simulation.layers.last_mut() else {
+            return;
+        };
+        part.parameters = bytes;
+        part.forward = 2 * geometry.products();
+        let flops = method.unwrap_or_default().flops(*geometry);
+        part.flops = Flops {
+            forward: if method.is_some() { flops.forward } else { 0 },
+            weight_gradient: if method.is_some() {
+                flops.weight_gradient
+            } else {
+                0
+            },
+            input_gradient: if tracked_input {
+                flops.input_gradient
+            } else {
+                0
+            },
+        };
+    }
+
+    fn backward(&mut self, batch: usize) {
+        let scores = self.trace.values.len() - 1;
+        if !self.values[scores].tracked {
+            return;
+        }
+        let bytes = self.value_bytes(scores, batch);
+        let gradient = self.buffers.allocate(bytes);
+        self.values[scores].gradient = Some(gradient);
+        if let Some(buffer) = self.values[scores].buffer.take() {
+            self.buffers.release(buffer);
+        }
+        let mut layer = self.simulation.layers.len();
+        for index in (0..self.steps.len()).rev() {
+            let step = self.steps[index].clone();
+            let before = self.buffers.live();
+            let output = step.output();
+            if let Some(gradient) = self.values[output].gradient.take() {
+                match &step {
+                    Step::Operation {
+                        operation,
+                        path,
+                        input,
+                        ..
+                    } => {
+                        let method = self.trained.method(path.as_deref());
+                        self.operation_backward(index, operation, method, *input, gradient);
+                    }
+                    Step::Join { inputs, .. } => {
+                        for &input in inputs {
+                            let shared = self.buffers.share(gradient);
+                            self.register(input, shared, batch);
+                        }
+                        self.buffers.release(gradient);
+                    }
+                }
+            }
+            for buffer in std::mem::take(&mut self.kept[index]) {
+                self.buffers.release(buffer);
+            }
+            let peak = self.buffers.restart_peak();
+            self.peak = self.peak.max(peak);
+            if step.path().is_some() {
+                layer -= 1;
+            }
+            let layer = layer.min(self.simulation.layers.len().saturating_sub(1));
+            if let Some((_, part)) = self.simulation.layers.get_mut(layer) {
+                part.transient = part.transient.max(peak.saturating_sub(before));
+            }
+        }
+    }
+
+    fn operation_backward(
+        &mut self,
+        index: usize,
+        operation: &Operation,
+        method: Option<Method>,
+        input: usize,
+        gradient: Buffer,
+    ) {
+        let tracked_input = self.values[input].tracked;
+        match operation {
+            Operation::Layer { geometry, bias } => {
+                let used = method.unwrap_or_default();
+                let means = used.upstream_len(geometry);
+                let upstream = if means == geometry.output_len() {
+                    gradient
+                } else {
+                    let bytes = self.bytes(means);
+                    let upstream = self.buffers.allocate(bytes);
+                    self.buffers.release(gradient);
+                    upstream
+                };
+                let transient = used.transient(geometry);
+                if method.is_some() {
+                    if *bias {
+                        self.parameter_gradient(output_channels(geometry));
+                    }
+                    self.parameter_gradient(geometry.weight_len());
+                    self.buffers.during(self.bytes(transient.weight_gradient));
+                    for buffer in std::mem::take(&mut self.kept[index]) {
+                        self.buffers.release(buffer);
+                    }
+                }
+                let input_gradient = tracked_input.then(|| {
+                    let bytes = self.bytes(geometry.input_len());
+                    let buffer = self.buffers.allocate(bytes);
+                    self.buffers.during(self.bytes(transient.input_gradient));
+                    buffer
+                });
+                self.buffers.release(upstream);
+                if let Some(buffer) = input_gradient {
+                    self.register(input, buffer, 0);
+                }
+            }
+            Operation::Normalization { geometry } => {
+                if let Some(method) = method {
+                    self.parameter_gradient(2 * output_channels(geometry));
+                    let means = method.upstream_len(geometry) % geometry.output_len();
+                    let transient = method.transient(geometry).weight_gradient;
+                    self.buffers.during(self.bytes(means + transient));
+                    for buffer in std::mem::take(&mut self.kept[index]) {
+                        self.buffers.release(buffer);
+                    }
+                }
+                if tracked_input {
+                    self.new_gradient(input, operation.input_len(), gradient);
+                } else {
+                    self.buffers.release(gradient);
+                }
+            }
+            Operation::Activation { .. } => {
+                if !tracked_input {
+                    self.buffers.release(gradient);
+                } else if self.buffers.is_unique(gradient) {
+                    self.register(input, gradient, 0);
+                } else {
+                    self.new_gradient(input, operation.input_len(), gradient);
+                }
+            }
+            Operation::MaxPool { .. } | Operation::AveragePool { .. } => {
+                if tracked_input {
+                    self.new_gradient(input, operation.input_len(), gradient);
+                } else {
+                    self.buffers.release(gradient);
+                }
+            }
+        }
+    }
+
+    /// The input's gradient in a buffer of its own, made from the output's.
+    fn new_gradient(&mut self, input: usize, elements: usize, gradient: Buffer) {
+        let bytes = self.bytes(elements);
+        let buffer = self.buffers.allocate(bytes);
+        self.buffers.release(gradient);
+        self.register(input, buffer, 0);
+    }
+
+    /// A parameter's gradient stays until the end of the step.
+    fn parameter_gradient(&mut self, elements: usize) {
+        let bytes = self.bytes(elements);
+        self.buffers.allocate(bytes);
+        self.simulation.gradients += bytes;
+    }
+
+    /// Adds a gradient to what a value already has.
+    fn register(&mut self, value: usize, gradient: Buffer, _batch: usize) {
+        if !self.values[value].tracked {
+            self.buffers.release(gradient);
+            return;
+        }
+        let sum = match self.values[value].gradient.take() {
+            None => gradient,
+            Some(before) if self.buffers.is_unique(gradient) => {
+                self.buffers.release(before);
+                gradient
+            }
+            Some(before) => {
+                let bytes = self.buffers.bytes(gradient);
+                let sum = self.buffers.allocate(bytes);
+                self.buffers.release(gradient);
+                self.buffers.release(before);
+                sum
+            }
+        };
+        self.values[value].gradient = Some(sum);
+    }
+}
+
+fn output_channels(geometry: &LayerGeometry) -> usize {
+    match geometry {
+        LayerGeometry::Conv2d(conv) => conv.output_channels,
+        LayerGeometry::Linear(linear) => linear.output_features,
+    }
+}
