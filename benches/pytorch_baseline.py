@@ -6,7 +6,7 @@ usage: python pytorch_baseline.py layers [--batch 8] [--reps 5]
                                        [--method exact|filter2|filter4] [--reps 5]
 
 needs torch 2.9.0. Threads: OMP_NUM_THREADS, or all cores.
-FILE is what `kernels --describe` and `step MODEL --describe` print; the weights are random.
+FILE is what `kernels --describe` and `step MODEL --size SIZE --describe` print; the weights are random.
 `layers`: forward and backward of the seven convolutions of the gradient filter's latency table.
 `kernels`: forward, input gradient and weight gradient of single convolutions.
 `step`: forward, loss and backward of a network with its last convolutions and its classifier trained, and the growth of
@@ -26,12 +26,20 @@ import torch.nn.functional as F
 SEVEN = [(128, 120, 160), (256, 60, 80), (512, 30, 40), (512, 14, 14), (256, 14, 14), (128, 28, 28), (64, 56, 56)]
 
 
+def exact(x, w, b, stride, padding, groups):
+    """`padding` is that at the top and left, and that at the bottom and right."""
+    before, after = padding
+    if before != after:
+        x, before = F.pad(x, (before, after, before, after)), 0
+    return F.conv2d(x, w, b, stride, before, 1, groups)
+
+
 class FilteredConv2d(torch.autograd.Function):
     """The published gradient filter: exact forward, patch-constant backward. Dense or depthwise."""
 
     @staticmethod
     def forward(ctx, x, w, b, stride, padding, groups, patch):
-        y = F.conv2d(x, w, b, stride, padding, 1, groups)
+        y = exact(x, w, b, stride, padding, groups)
         tiles = [math.ceil(n / patch) for n in y.shape[2:]]
         pad = [math.ceil((p * patch * stride - n) / 2) for p, n in zip(tiles, x.shape[2:])]
         kept = F.avg_pool2d(x, patch * stride, patch * stride, pad, divisor_override=1)
@@ -60,7 +68,7 @@ class FilteredConv2d(torch.autograd.Function):
 def conv(x, w, b, stride, padding, groups, method):
     if method.startswith("filter"):
         return FilteredConv2d.apply(x, w, b, stride, padding, groups, int(method[6:]))
-    return F.conv2d(x, w, b, stride, padding, 1, groups)
+    return exact(x, w, b, stride, padding, groups)
 
 
 def median_ms(f, reps):
@@ -83,9 +91,9 @@ def layers(a):
         k = (torch.randn(c, c, 3, 3) * 0.05).requires_grad_()
         b = torch.zeros(c, requires_grad=True)
         for method in ("exact", "filter2", "filter4"):
-            y = conv(x, k, b, 1, 1, 1, method)
+            y = conv(x, k, b, 1, (1, 1), 1, method)
             gy = torch.randn_like(y)
-            forward = median_ms(lambda: conv(x, k, b, 1, 1, 1, method), a.reps)
+            forward = median_ms(lambda: conv(x, k, b, 1, (1, 1), 1, method), a.reps)
             backward = median_ms(lambda: torch.autograd.grad(y, (x, k, b), gy, retain_graph=True), a.reps)
             emit(layer=i, channels=c, map=[h, w], batch=a.batch, method=method, backend="pytorch", forward_ms=forward, backward_ms=backward)
 
@@ -112,8 +120,9 @@ def kernels(a):
 
 
 def network(table, tune, method):
-    """(forward function, trained parameters) of a network of inverted bottlenecks with ReLU6."""
+    """(forward function, trained parameters) of a network of inverted bottlenecks with ReLU6, normalization folded."""
     convs = [table["first_conv"]] + [b[k] for b in table["blocks"] for k in ("pointwise1", "depthwise", "pointwise2") if b[k]]
+    convs += [table["last_conv"]] if table["last_conv"] else []
     tuned = {c["name"] for c in (convs if tune == "all" else convs[-int(tune) :])}
     t = {}
     for c in convs:
@@ -124,7 +133,7 @@ def network(table, tune, method):
 
     def run(c, x):
         m = method if c["name"] in tuned else "exact"
-        return conv(x, t[c["name"] + ".weight"], t[c["name"] + ".bias"], c["stride"], c["padding"], c["groups"], m)
+        return conv(x, t[c["name"] + ".weight"], t[c["name"] + ".bias"], c["stride"], (c["padding"], c["padding_after"]), c["groups"], m)
 
     def forward(x):
         x = F.relu6(run(table["first_conv"], x), inplace=True)
@@ -134,6 +143,8 @@ def network(table, tune, method):
                 x = F.relu6(run(b["pointwise1"], x), inplace=True)
             x = run(b["pointwise2"], F.relu6(run(b["depthwise"], x), inplace=True))
             x = x + z if b["residual"] else x
+        if table["last_conv"]:
+            x = F.relu6(run(table["last_conv"], x), inplace=True)
         return head(x.mean((2, 3)))
 
     return forward, [t[n + p] for n in sorted(tuned) for p in (".weight", ".bias")] + list(head.parameters())

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
 
 use crate::network::{NetworkConv, NetworkTable};
@@ -10,17 +10,57 @@ use crate::network::{NetworkConv, NetworkTable};
 /// A network of inverted bottlenecks made of Burn's layers.
 #[derive(Module, Debug)]
 pub struct BurnNetwork {
-    first_conv: Conv2d,
+    first_conv: BurnConv,
     blocks: Vec<BurnBlock>,
+    last_conv: Option<BurnConv>,
     classifier: Linear,
 }
 
 #[derive(Module, Debug)]
 struct BurnBlock {
-    pointwise1: Option<Conv2d>,
-    depthwise: Conv2d,
-    pointwise2: Conv2d,
+    pointwise1: Option<BurnConv>,
+    depthwise: BurnConv,
+    pointwise2: BurnConv,
     residual: bool,
+}
+
+/// A convolution and the batch normalization of its published weights, if there is any.
+#[derive(Module, Debug)]
+struct BurnConv {
+    conv: Conv2d,
+    norm: Option<BatchNorm>,
+}
+
+impl BurnConv {
+    /// Frozen, a normalization uses its running statistics, as a fine-tuned network's does.
+    fn new(conv: &NetworkConv, epsilon: Option<f64>, device: &Device) -> Self {
+        let (before, after) = (conv.padding, conv.padding_after);
+        let norm = |epsilon| {
+            let norm = BatchNormConfig::new(conv.channels_out).with_epsilon(epsilon);
+            norm.init(device).freeze()
+        };
+        let layer = Conv2dConfig::new(
+            [conv.channels_in, conv.channels_out],
+            [conv.kernel, conv.kernel],
+        );
+        Self {
+            conv: layer
+                .with_stride([conv.stride, conv.stride])
+                .with_padding(PaddingConfig2d::Explicit(before, before, after, after))
+                .with_groups(conv.groups)
+                .with_bias(epsilon.is_none())
+                .init(device),
+            norm: epsilon.map(norm),
+        }
+    }
+
+    fn forward(&self, map: Tensor<4>) -> Tensor<4> {
+        let map = self.conv.forward(map);
+        match &self.norm {
+            Some(norm) => norm.forward(map),
+            None => map,
+        }
+    }
 }
 
 impl BurnNetwork {
@@ -29,15 +69,7 @@ impl BurnNetwork {
     pub fn new(table: &NetworkTable, tuned: usize, device: &Device) -> Self {
         let mut left = table.convolutions().len();
         let mut conv = |conv: &NetworkConv| {
-            let pad = conv.padding;
-            let layer = Conv2dConfig::new(
-                [conv.channels_in, conv.channels_out],
-                [conv.kernel, conv.kernel],
-            )
-            .with_stride([conv.stride, conv.stride])
-            .with_padding(PaddingConfig2d::Explicit(pad, pad, pad, pad))
-            .with_groups(conv.groups)
-            .init(device);
+            let layer = BurnConv::new(conv, table.batch_norm, device);
             let frozen = left > tuned;
             left -= 1;
             if frozen { layer.no_grad() } else { layer }
@@ -54,6 +86,7 @@ impl BurnNetwork {
                     residual: block.residual,
                 })
                 .collect(),
+            last_conv: table.last_conv.as_ref().map(conv),
             classifier: LinearConfig::new(table.features, table.classes).init(device),
         }
     }
@@ -72,6 +105,9 @@ impl BurnNetwork {
             if block.residual {
                 map = map + input;
             }
+        }
+        if let Some(last_conv) = &self.last_conv {
+            map = relu6(last_conv.forward(map));
         }
         let [batch, channels, height, width] = map.dims();
         let features = map.reshape([batch, channels, height * width]).mean_dim(2);

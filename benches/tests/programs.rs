@@ -105,6 +105,33 @@ fn step_times_a_network_and_counts_its_memory() {
     assert!(kept("--tune 4 --method exact --backend ndarray") < 0.25 * exact);
     let table = &records(step, "mbv2-w0.35 --describe")[0];
     assert_eq!(table["first_conv"]["channels_out"], 16);
+    assert_eq!(table["last_conv"], Value::Null);
+}
+
+#[test]
+fn efficientnet_has_padding_at_the_end_and_normalization_in_burns_layers() {
+    let step = env!("CARGO_BIN_EXE_step");
+    let table = &records(step, "efficientnet-lite0 --size 64 --describe")[0];
+    let padding = |conv: &Value| [conv["padding"].as_u64(), conv["padding_after"].as_u64()];
+    // stride 2 on 64 pixels, 5x5 with stride 2 on 16, the same on 4, and 3x3 without a stride
+    assert_eq!(padding(&table["first_conv"]), [Some(0), Some(1)]);
+    for (block, expected) in [(3, [1, 2]), (11, [1, 2]), (15, [1, 1])] {
+        let depthwise = &table["blocks"][block]["depthwise"];
+        assert_eq!(padding(depthwise), expected.map(Some), "block {block}");
+    }
+    assert_eq!(table["last_conv"]["channels_out"], 1280);
+    assert_eq!(table["features"], 1280);
+    assert_eq!(table["batch_norm"], 1e-3);
+
+    let kept = |method: &str| {
+        let arguments = format!("efficientnet-lite0 --batch 1 --size 32 --reps 1 {method}");
+        let record = records(step, &arguments).remove(0);
+        assert_positive(&record, &["step_ms", "kept_bytes"]);
+        record["kept_bytes"].as_f64().expect("a number")
+    };
+    let exact = kept("--tune all --method exact");
+    assert!(kept("--tune all --method burn") > 1.3 * exact);
+    assert!(kept("--tune 4 --method shortcut") < exact);
 }
 
 #[test]

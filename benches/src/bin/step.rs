@@ -33,6 +33,9 @@ const CLASSES: usize = 10;
 ///
 /// The shortcut's ranks are those that keep 0.8 of the energy of each mode with the published weights
 /// and 32 images of CIFAR-10 at 128 pixels; random weights have none of that structure.
+///
+/// EfficientNet-Lite0 has its batch normalization folded, except for burn: Burn's layers run it, frozen
+/// and with running statistics.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
@@ -124,7 +127,7 @@ fn main() {
     let config = network::config(&args.model)
         .expect("the argument's parser knows the networks")
         .with_classes(CLASSES);
-    let table = NetworkTable::new(&config);
+    let table = NetworkTable::new(&config, args.size);
     if args.describe {
         println!("{}", serde_json::to_string(&table).expect("plain values"));
         return;
@@ -171,9 +174,9 @@ fn ours(
     args: &Args,
     device: &Device,
 ) -> BottleneckNet {
-    let network = config.init(device);
+    let network = config.init(device).fold_batch_norm();
     let measured = network::shortcut_plan(&args.model);
-    let inputs = table.inputs(args.batch, args.size);
+    let inputs = table.inputs(args.batch);
     let convolutions = table.convolutions();
     let mut plan = Plan::builder();
     let layers = convolutions.iter().zip(inputs);

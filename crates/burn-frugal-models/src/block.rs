@@ -1,12 +1,13 @@
 use burn::module::Module;
-use burn::nn::{BatchNorm, BatchNormConfig, PaddingConfig2d};
-use burn::tensor::{Device, Tensor};
-use burn_frugal::nn::{Conv2d, Conv2dConfig};
+use burn::nn::BatchNorm;
+use burn::tensor::Tensor;
+use burn_frugal::nn::Conv2d;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{at_least_one, config_error};
 use crate::error::Error;
 use crate::normalization::{fold, normalized, relu6};
+use crate::parts::Parts;
 
 /// Configuration of an [`InvertedBottleneck`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,12 +29,7 @@ pub struct InvertedBottleneckConfig {
 
 impl InvertedBottleneckConfig {
     /// `path` names the block in errors.
-    pub(crate) fn try_init(
-        &self,
-        path: &str,
-        batch_norm: bool,
-        device: &Device,
-    ) -> Result<InvertedBottleneck, Error> {
+    pub(crate) fn try_init(&self, path: &str, parts: &Parts) -> Result<InvertedBottleneck, Error> {
         for (field, size) in [
             ("expanded_channels", self.expanded_channels),
             ("output_channels", self.output_channels),
@@ -55,26 +51,23 @@ impl InvertedBottleneckConfig {
             let (field, found) = (format!("{path}.kernel"), self.kernel.to_string());
             return Err(config_error(&field, "an odd number", &found));
         }
-        let conv = |channels: [usize; 2], kernel: usize| {
-            let pad = kernel / 2;
-            Conv2dConfig::new(channels, [kernel, kernel])
-                .with_padding(PaddingConfig2d::Explicit(pad, pad, pad, pad))
-                .with_bias(!batch_norm)
-        };
-        let norm = |channels| batch_norm.then(|| BatchNormConfig::new(channels).init(device));
+        let device = parts.device;
         let expanded = self.expanded_channels;
         let expands = expanded != self.input_channels;
-        let pointwise1 = expands.then(|| conv([self.input_channels, expanded], 1));
+        let pointwise1 = expands.then(|| parts.conv([self.input_channels, expanded], 1));
         Ok(InvertedBottleneck {
             pointwise1: pointwise1.map(|conv| conv.try_init(device)).transpose()?,
-            pointwise1_norm: expands.then(|| norm(expanded)).flatten(),
-            depthwise: conv([expanded, expanded], self.kernel)
+            pointwise1_norm: expands.then(|| parts.norm(expanded)).flatten(),
+            depthwise: parts
+                .conv([expanded, expanded], self.kernel)
                 .with_stride([self.stride, self.stride])
                 .with_groups(expanded)
                 .try_init(device)?,
-            depthwise_norm: norm(expanded),
-            pointwise2: conv([expanded, self.output_channels], 1).try_init(device)?,
-            pointwise2_norm: norm(self.output_channels),
+            depthwise_norm: parts.norm(expanded),
+            pointwise2: parts
+                .conv([expanded, self.output_channels], 1)
+                .try_init(device)?,
+            pointwise2_norm: parts.norm(self.output_channels),
             residual: self.residual,
         })
     }

@@ -1,11 +1,11 @@
-use burn::nn::{BatchNormConfig, LinearConfig, PaddingConfig2d};
+use burn::nn::LinearConfig;
 use burn::tensor::Device;
-use burn_frugal::nn::Conv2dConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::block::InvertedBottleneckConfig;
 use crate::error::Error;
 use crate::network::BottleneckNet;
+use crate::parts::{Padding, Parts};
 
 /// What a network was trained to see.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,11 +37,26 @@ pub struct BottleneckNetConfig {
     pub first_stride: usize,
     /// The bottlenecks, from the image to the head.
     pub blocks: Vec<InvertedBottleneckConfig>,
+    /// Channels of the last convolution, 1x1, with ReLU6. `None`: the classifier sees the last
+    /// bottleneck's output.
+    #[serde(default)]
+    pub last_channels: Option<usize>,
+    /// Where maps are padded.
+    #[serde(default)]
+    pub padding: Padding,
     /// Number of classes.
     pub classes: usize,
     /// Batch normalization after every convolution, for training from nothing. Pretrained networks
     /// have it folded into the convolutions.
     pub batch_norm: bool,
+    /// Added to the variance by batch normalization.
+    #[serde(default = "default_epsilon")]
+    pub batch_norm_epsilon: f64,
+}
+
+/// Burn's and PyTorch's.
+pub(crate) fn default_epsilon() -> f64 {
+    1e-5
 }
 
 impl BottleneckNetConfig {
@@ -74,7 +89,8 @@ impl BottleneckNetConfig {
             .iter()
             .map(|block| block.expanded_channels)
             .max();
-        let most = most.unwrap_or(0).max(self.first_channels) as f64 * factor;
+        let most = most.max(self.last_channels).unwrap_or(0);
+        let most = most.max(self.first_channels) as f64 * factor;
         assert!(
             factor > 0.0 && most < f64::from(1 << 20),
             "BottleneckNetConfig::with_width: {factor} is no width"
@@ -89,6 +105,7 @@ impl BottleneckNetConfig {
             block.residual &= block.input_channels == block.output_channels;
             channels = block.output_channels;
         }
+        self.last_channels = self.last_channels.map(|last| scaled(last, factor));
         self
     }
 
@@ -100,8 +117,8 @@ impl BottleneckNetConfig {
 
     /// Channels that the classifier sees.
     pub fn features(&self) -> usize {
-        let last = self.blocks.last();
-        last.map_or(self.first_channels, |block| block.output_channels)
+        let last = self.blocks.last().map(|block| block.output_channels);
+        self.last_channels.or(last).unwrap_or(self.first_channels)
     }
 
     /// Creates the network with random weights.
@@ -117,7 +134,7 @@ impl BottleneckNetConfig {
     ///
     /// # Errors
     /// When the blocks' channels do not follow each other, a residual block changes its map's
-    /// shape, or a size is zero.
+    /// shape, a size is zero, or the normalization's epsilon is not a positive number.
     pub fn try_init(&self, device: &Device) -> Result<BottleneckNet, Error> {
         for (field, size) in [
             ("input_channels", self.input_channels),
@@ -127,10 +144,22 @@ impl BottleneckNetConfig {
         ] {
             at_least_one(field, size)?;
         }
-        let first_conv = Conv2dConfig::new([self.input_channels, self.first_channels], [3, 3])
+        if let Some(last) = self.last_channels {
+            at_least_one("last_channels", last)?;
+        }
+        let epsilon = self.batch_norm_epsilon;
+        if !(epsilon > 0.0 && epsilon.is_finite()) {
+            let found = epsilon.to_string();
+            return Err(config_error(
+                "batch_norm_epsilon",
+                "a positive number",
+                &found,
+            ));
+        }
+        let parts = Parts::new(self, device);
+        let first_conv = parts
+            .conv([self.input_channels, self.first_channels], 3)
             .with_stride([self.first_stride, self.first_stride])
-            .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-            .with_bias(!self.batch_norm)
             .try_init(device)?;
         let mut channels = self.first_channels;
         let mut blocks = Vec::with_capacity(self.blocks.len());
@@ -142,16 +171,18 @@ impl BottleneckNetConfig {
                     &block.input_channels.to_string(),
                 ));
             }
-            blocks.push(block.try_init(&format!("blocks.{index}"), self.batch_norm, device)?);
+            blocks.push(block.try_init(&format!("blocks.{index}"), &parts)?);
             channels = block.output_channels;
         }
+        let last = self.last_channels;
+        let last_conv = last.map(|last| parts.conv([channels, last], 1));
         Ok(BottleneckNet {
             first_conv,
-            first_norm: self
-                .batch_norm
-                .then(|| BatchNormConfig::new(self.first_channels).init(device)),
+            first_norm: parts.norm(self.first_channels),
             blocks,
-            classifier: LinearConfig::new(channels, self.classes).init(device),
+            last_conv: last_conv.map(|conv| conv.try_init(device)).transpose()?,
+            last_norm: last.and_then(|last| parts.norm(last)),
+            classifier: LinearConfig::new(self.features(), self.classes).init(device),
         })
     }
 }

@@ -1,8 +1,8 @@
 //! Small convolutional networks for fine-tuning with [`burn_frugal`], and their weights.
 //!
 //! One family: a first convolution, inverted bottlenecks with ReLU6, global average pooling and a
-//! linear classifier, as in MobileNetV2 (arXiv 1801.04381), ProxylessNAS (arXiv 1812.00332) and
-//! MCUNet (arXiv 2007.10319). All convolutions are [`burn_frugal::nn::Conv2d`], so a
+//! linear classifier, as in MobileNetV2 (arXiv 1801.04381), ProxylessNAS (arXiv 1812.00332),
+//! MCUNet (arXiv 2007.10319) and EfficientNet-Lite0. All convolutions are [`burn_frugal::nn::Conv2d`], so a
 //! [`Plan`](burn_frugal::plan::Plan) reaches each of them.
 //!
 //! # Example
@@ -21,8 +21,10 @@ mod block;
 mod config;
 mod error;
 mod images;
+mod names;
 mod network;
 mod normalization;
+mod parts;
 mod weights;
 mod zoo;
 
@@ -31,4 +33,5 @@ pub use config::{BottleneckNetConfig, InputConfig};
 pub use error::Error;
 pub use images::ImageSet;
 pub use network::BottleneckNet;
+pub use parts::Padding;
 pub use weights::WeightReport;

@@ -6,7 +6,8 @@ use burn_frugal::nn::Conv2d;
 use crate::block::InvertedBottleneck;
 use crate::normalization::{fold, normalized, relu6};
 
-/// A first convolution, inverted bottlenecks, global average pooling and a linear classifier.
+/// A first convolution, inverted bottlenecks, in some networks a last convolution, global average
+/// pooling and a linear classifier.
 ///
 /// Created with [`BottleneckNetConfig`](crate::BottleneckNetConfig). The fields have the names of
 /// the published weights, which [`load_safetensors`](Self::load_safetensors) reads.
@@ -18,6 +19,11 @@ pub struct BottleneckNet {
     pub first_norm: Option<BatchNorm>,
     /// The bottlenecks.
     pub blocks: Vec<InvertedBottleneck>,
+    /// The last convolution, 1x1, `None` in a network whose classifier sees the last bottleneck's
+    /// output.
+    pub last_conv: Option<Conv2d>,
+    /// Normalization of the last convolution while the network is trained from nothing.
+    pub last_norm: Option<BatchNorm>,
     /// From features to scores.
     pub classifier: Linear,
 }
@@ -34,6 +40,9 @@ impl BottleneckNet {
         let mut map = relu6(normalized(&self.first_norm, map));
         for block in &self.blocks {
             map = block.forward(map);
+        }
+        if let Some(last_conv) = &self.last_conv {
+            map = relu6(normalized(&self.last_norm, last_conv.forward(map)));
         }
         let [batch, channels, height, width] = map.dims();
         let features = map
@@ -66,6 +75,8 @@ impl BottleneckNet {
                 .into_iter()
                 .map(InvertedBottleneck::fold_batch_norm)
                 .collect(),
+            last_conv: self.last_conv.map(|conv| fold(conv, self.last_norm)),
+            last_norm: None,
             classifier: self.classifier,
         }
     }

