@@ -1,15 +1,17 @@
 //! Kernels on slices for the CPU: 2-D convolution with its exact gradients, activations whose gradient needs a bit or a
-//! byte an element, max pooling whose gradient needs a byte an output, numbers kept in 8 or 4 bits, sums and spreads over
-//! the tiles of a map, products of a tensor along one of its modes, and the matrix decompositions that go with them.
+//! byte an element, max pooling whose gradient needs a byte an output, numbers kept in 8 or 4 bits, sums and spreads
+//! over the tiles of a map, products of a tensor along one of its modes, and the matrix decompositions that go with
+//! them.
 //!
 //! Nothing here depends on a tensor library: the kernels take plain slices of `f32` or `f64`, and [`ConvGeometry`],
-//! [`PoolGeometry`], [`Tiles`] or [`Unfolding`] say how to read them. All maps are contiguous and row-major, with axes `[batch, channels,
-//! height, width]`; weights are `[output channels, input channels / groups, kernel height, kernel width]`.
+//! [`PoolGeometry`], [`Tiles`] or [`Unfolding`] say how to read them. All maps are contiguous and row-major, with axes
+//! `[batch, channels, height, width]`; weights are `[output channels, input channels / groups, kernel height, kernel
+//! width]`.
 //!
-//! Work is split over the current `rayon` pool. With the same number of threads, the same arguments give the same
-//! bits on every run. Memory beyond arguments and result is a scratch area per thread that does not grow with the
-//! batch; the weight gradient and [`gram`] also need a copy or two of their result per thread, [`subspace_product`] up to
-//! four. The decompositions run on one thread and copy their matrix.
+//! Work is split over the current `rayon` pool. With the same number of threads, the same arguments give the same bits
+//! on every run. Memory beyond arguments and result is a scratch area per thread that does not grow with the batch; the
+//! weight gradient and [`gram`] also need a copy or two of their result per thread, [`subspace_product`] up to four.
+//! The decompositions run on one thread and copy their matrix.
 //!
 //! ```
 //! use burn_frugal_kernels::{ConvGeometry, conv2d};

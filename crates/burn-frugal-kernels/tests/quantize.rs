@@ -101,7 +101,11 @@ fn values<T: Element>(rows: usize, row_len: usize) -> Vec<T> {
     for (index, value) in values.iter_mut().enumerate() {
         let row = index / row_len;
         let scaled = value.to_f64() * (1.0 + row as f64);
-        *value = T::from_f64(if row % 3 == 0 { scaled.abs() } else { scaled });
+        *value = T::from_f64(if row.is_multiple_of(3) {
+            scaled.abs()
+        } else {
+            scaled
+        });
     }
     values
 }

@@ -1,7 +1,6 @@
 use burn::module::Module;
-use burn::nn::BatchNorm;
 use burn::tensor::Tensor;
-use burn_frugal::nn::Conv2d;
+use burn_frugal::nn::{BatchNorm, Conv2d};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{at_least_one, config_error};
@@ -99,7 +98,9 @@ impl InvertedBottleneck {
     /// - `input`: `[batch, input_channels, height, width]`
     /// - `output`: `[batch, output_channels, height / stride, width / stride]`, rounded up
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        let mut map = input.clone();
+        // held for the sum only: otherwise the largest maps would have to stand beside it
+        let skipped = self.residual.then(|| input.clone());
+        let mut map = input;
         if let Some(pointwise1) = &self.pointwise1 {
             map = relu6(normalized(&self.pointwise1_norm, pointwise1.forward(map)));
         }
@@ -108,7 +109,10 @@ impl InvertedBottleneck {
             self.depthwise.forward(map),
         ));
         map = normalized(&self.pointwise2_norm, self.pointwise2.forward(map));
-        if self.residual { map + input } else { map }
+        match skipped {
+            Some(skipped) => map + skipped,
+            None => map,
+        }
     }
 
     /// Moves the normalization into the convolutions.

@@ -1,5 +1,5 @@
-use burn::nn::LinearConfig;
 use burn::tensor::Device;
+use burn_frugal::nn::LinearConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::block::InvertedBottleneckConfig;

@@ -1,7 +1,6 @@
 use burn::module::Module;
-use burn::nn::{BatchNorm, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use burn_frugal::nn::Conv2d;
+use burn_frugal::nn::{BatchNorm, Conv2d, GlobalAveragePool2d, Linear, LinearConfig};
 
 use crate::block::InvertedBottleneck;
 use crate::normalization::{fold, normalized, relu6};
@@ -44,12 +43,8 @@ impl BottleneckNet {
         if let Some(last_conv) = &self.last_conv {
             map = relu6(normalized(&self.last_norm, last_conv.forward(map)));
         }
-        let [batch, channels, height, width] = map.dims();
-        let features = map
-            .reshape([batch, channels, height * width])
-            .mean_dim(2)
-            .reshape([batch, channels]);
-        self.classifier.forward(features)
+        self.classifier
+            .forward(GlobalAveragePool2d::new().forward(map))
     }
 
     /// Replaces the classifier by a new one with random weights, for another number of classes.

@@ -1,8 +1,8 @@
 //! How a network's convolutions and normalizations are made, the same in all of its parts.
 
-use burn::nn::{BatchNorm, BatchNormConfig, PaddingConfig2d};
+use burn::nn::PaddingConfig2d;
 use burn::tensor::Device;
-use burn_frugal::nn::Conv2dConfig;
+use burn_frugal::nn::{BatchNorm, BatchNormConfig, Conv2dConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::config::BottleneckNetConfig;

@@ -1,7 +1,7 @@
 //! Guards folding: batch normalization goes into the convolutions and the function stays.
 
 use burn::module::{Module, Param};
-use burn::nn::BatchNorm;
+use burn_frugal::nn::BatchNorm;
 use burn::tensor::Device;
 use burn_frugal::plan::Plan;
 use burn_frugal_models::{BottleneckNet, BottleneckNetConfig};

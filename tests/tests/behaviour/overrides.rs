@@ -174,8 +174,8 @@ where
             let (_, whole) = portable::activation_with_mask::<B>(input.clone(), activation);
             same::<B>(
                 "masked gradient",
-                B::mask_gradient(mask, gradient.clone()),
-                portable::mask_gradient::<B>(whole, gradient.clone()),
+                B::mask_gradient(mask, gradient.clone(), activation),
+                portable::mask_gradient::<B>(whole, gradient.clone(), activation),
             )?;
         }
     }

@@ -2,6 +2,7 @@
 //! counts it, is what its method promises, and nothing accumulates over thousands of steps.
 
 mod drift;
+mod prediction;
 mod transient;
 
 use std::panic::resume_unwind;

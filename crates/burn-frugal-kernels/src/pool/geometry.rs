@@ -3,9 +3,9 @@ use crate::geometry::{Reach, check_elements, check_not_zero};
 
 /// Sizes of one 2-D max pooling. Pairs are `[height, width]`.
 ///
-/// Output `p` of an axis with padding `(before, after)`, kernel size `k`, dilation `d` and stride `s` is the maximum over
-/// the inputs `s p + d i - before` for every tap `i < k`, those outside the input left out. The number of outputs is free:
-/// windows may run over the padding at the end, as they do when it is rounded up.
+/// Output `p` of an axis with padding `(before, after)`, kernel size `k`, dilation `d` and stride `s` is the maximum
+/// over the inputs `s p + d i - before` for every tap `i < k`, those outside the input left out. The number of outputs
+/// is free: windows may run over the padding at the end, as they do when it is rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PoolGeometry {
     /// Number of maps, over all images and channels. May be 0.
@@ -32,8 +32,8 @@ impl PoolGeometry {
     ///
     /// # Errors
     ///
-    /// When a size other than the number of maps is 0, when a window has more than [`MOST_TAPS`](Self::MOST_TAPS) taps or
-    /// no pixel of the input, or when a tensor has more elements than memory can hold.
+    /// When a size other than the number of maps is 0, when a window has more than [`MOST_TAPS`](Self::MOST_TAPS) taps
+    /// or no pixel of the input, or when a tensor has more elements than memory can hold.
     pub fn check(&self) -> Result<(), GeometryError> {
         let Self { input, output, .. } = *self;
         check_not_zero(&[

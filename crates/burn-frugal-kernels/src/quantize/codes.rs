@@ -70,8 +70,8 @@ fn each<T>(codes: &[u8], values: &mut [T], value_of: impl Fn(u8) -> T) {
     }
 }
 
-/// `value_of` gets a code in the high half of a byte, and in the low half what it must ignore. If `odd`, the first value
-/// is the high half of the first code.
+/// `value_of` gets a code in the high half of a byte, and in the low half what it must ignore. If `odd`, the first
+/// value is the high half of the first code.
 #[inline(always)]
 fn each_half<T>(codes: &[u8], odd: bool, values: &mut [T], value_of: impl Fn(u8) -> T) {
     let (first, values) = values.split_at_mut(usize::from(odd));

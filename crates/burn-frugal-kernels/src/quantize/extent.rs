@@ -46,7 +46,8 @@ impl<T: Element> Extent<T> {
         self.join(Self {
             least: value,
             largest: value,
-            finite: value - value,
+            // 0 times infinity is NaN
+            finite: value * T::ZERO,
         })
     }
 

@@ -50,8 +50,8 @@ impl Bits {
 /// scale.
 ///
 /// In a row without negative values, codes run from 0 to 255 (15), and the scale is the largest value over 255 (15). In
-/// any other row, codes run from -127 to 127 (-7 to 7), in two's complement, and the scale is the largest absolute value
-/// over 127 (7), negated: its sign says how to read the codes. Half of an odd row's last byte is 0.
+/// any other row, codes run from -127 to 127 (-7 to 7), in two's complement, and the scale is the largest absolute
+/// value over 127 (7), negated: its sign says how to read the codes. Half of an odd row's last byte is 0.
 ///
 /// A row of zeros has scale 0. A row with NaN or an infinity has scale NaN and codes 0.
 ///
@@ -130,8 +130,8 @@ impl<T: Element> WithSimd for QuantizeRows<'_, T> {
 
 /// Numbers from the codes and scales that [`quantize`] returns.
 ///
-/// `codes` has shape `[rows, row_bytes]` (see [`Bits::row_bytes`]), `scales` has shape `[rows]`, and the result has shape
-/// `[rows, row_len]`. Where the scale is NaN, so is the whole row.
+/// `codes` has shape `[rows, row_bytes]` (see [`Bits::row_bytes`]), `scales` has shape `[rows]`, and the result has
+/// shape `[rows, row_len]`. Where the scale is NaN, so is the whole row.
 ///
 /// # Panics
 ///

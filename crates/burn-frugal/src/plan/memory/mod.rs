@@ -5,13 +5,13 @@ mod simulation;
 mod trace;
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::Plan;
 use crate::error::Error;
+use crate::geometry::PerMode;
 use crate::methods::Flops;
 use simulation::{Trained, simulate};
 use trace::Trace;
@@ -79,6 +79,12 @@ impl Network {
         Ok(Self {
             trace: Trace::of(model, loss)?,
         })
+    }
+
+    /// The shape of the input of the layer at this path, for a batch of this size; the first one if
+    /// the layer is used more than once.
+    pub fn input(&self, path: &str, batch: usize) -> Option<PerMode> {
+        Some(self.trace.geometry(path, batch)?.modes())
     }
 
     /// What a training step takes.

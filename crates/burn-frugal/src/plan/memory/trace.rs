@@ -10,6 +10,7 @@ use burn::tensor::Tensor;
 use super::super::slot::{Observation, Observer};
 use super::super::{measure, walk};
 use crate::error::Error;
+use crate::geometry::LayerGeometry;
 use crate::methods::Method;
 use crate::ops::recorder::{self, Operation, Recorded};
 
@@ -64,6 +65,19 @@ impl Trace {
         };
         let batch = recorded.iter().find_map(batch).ok_or_else(unused)?;
         Ok(Resolver::resolve(&recorded, batch))
+    }
+
+    /// All sizes of the layer at this path, in its first use, for a batch of this size.
+    pub fn geometry(&self, path: &str, batch: usize) -> Option<LayerGeometry> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Operation {
+                operation:
+                    Operation::Layer { geometry, .. } | Operation::Normalization { geometry },
+                path: Some(name),
+                ..
+            } if name == path => Some(geometry.with_batch(self.batch, batch)),
+            _ => None,
+        })
     }
 
     /// The layers' paths.
