@@ -3,6 +3,34 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use burn::tensor::{Device, Tensor};
+
+/// Frees what forward passes on training devices keep whose results were dropped without a backward
+/// pass. Burn does it at the end of every backward pass, of whatever model: this runs one of a single
+/// number on `device`.
+///
+/// Trained layers of [`burn_frugal::nn`](crate::nn) call it themselves when some passes wait, so a loop
+/// of forward passes does not grow. A [`valid`](burn::module::Module::valid) model keeps nothing in the
+/// first place.
+///
+/// # Example
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_frugal::{memory, nn::LinearConfig};
+///
+/// let device = Device::default().autodiff();
+/// let layer = LinearConfig::new(64, 8).init(&device);
+/// layer.forward(Tensor::<2>::ones([32, 64], &device));
+/// memory::free_abandoned(&device);
+/// ```
+pub fn free_abandoned(device: &Device) {
+    let device = match device.is_autodiff() {
+        true => device.clone(),
+        false => device.clone().autodiff(),
+    };
+    Tensor::<1>::zeros([1], &device).require_grad().backward();
+}
+
 /// The system's allocator, counting live bytes and their peak over the whole process.
 ///
 /// Tensors of the CPU backends live on the heap, so what is counted between forward and backward is

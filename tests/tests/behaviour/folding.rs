@@ -1,8 +1,8 @@
 //! Guards folding: batch normalization goes into the convolutions and the function stays.
 
 use burn::module::{Module, Param};
-use burn_frugal::nn::BatchNorm;
 use burn::tensor::Device;
+use burn_frugal::nn::BatchNorm;
 use burn_frugal::plan::Plan;
 use burn_frugal_models::{BottleneckNet, BottleneckNetConfig};
 use burn_frugal_tests::{assert_close, autodiff_devices, random, values};

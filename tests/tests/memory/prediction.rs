@@ -21,7 +21,11 @@ fn plans() -> [(&'static str, ByInput); 5] {
         ("exact", |_| Method::Exact),
         ("filter2", |_| Method::gradient_filter(2)),
         ("shortcut", |modes| {
-            let ranks: Vec<usize> = modes.as_slice().iter().map(|size| size.div_ceil(4)).collect();
+            let ranks: Vec<usize> = modes
+                .as_slice()
+                .iter()
+                .map(|size| size.div_ceil(4))
+                .collect();
             ActivationShortcut::new(PerMode::new(&ranks).expect("4 modes")).into()
         }),
         ("sparse", |_| Method::channel_sparse(0.1)),
@@ -44,7 +48,9 @@ fn counted(network: &BottleneckNet, batch: usize, device: &Device) -> (usize, us
     let images = random(1, [batch, 3, SIZE, SIZE], device);
     let classes: Vec<i64> = (0..batch).map(|image| (image % CLASSES) as i64).collect();
     let classes = Tensor::<1, Int>::from_data(classes.as_slice(), device);
-    let steps = (0..3).map(|_| {
+    let steps = (0..2).map(|_| {
+        // a fresh copy: what a method carries from step to step is there only after the first one
+        let network = network.clone();
         let before = ALLOCATOR.live_bytes();
         ALLOCATOR.reset_peak();
         let value = loss.forward(network.forward(images.clone()), classes.clone());
@@ -52,7 +58,7 @@ fn counted(network: &BottleneckNet, batch: usize, device: &Device) -> (usize, us
         drop(value.backward());
         (kept, ALLOCATOR.peak_bytes() - before)
     });
-    steps.min().expect("some steps")
+    steps.last().expect("some steps")
 }
 
 #[test]
@@ -70,32 +76,42 @@ fn a_predicted_step_is_the_counted_one() {
                 })
                 .expect("it has layers");
                 for tuned in [1000, 4] {
-                for batch in [1, 8, 32] {
-                    for (name, method) in plans() {
-                        let plan = plan(&model, &network, batch, tuned, method);
-                        let trained = plan.apply(model.clone()).expect("suitable");
-                        let trained = plan.freeze_rest(trained, &["classifier"]).expect("a head");
-                        let training = Training {
-                            plan,
-                            also: vec!["classifier".to_string()],
-                            batch,
-                        };
-                        let predicted = network.predict(&training).expect("its layers");
-                        let (kept, peak) = counted(&trained, batch, &device);
-                        println!(
-                            "{device_name} {:18} {tuned:4} {batch:2} {name:9} kept {kept:>10} predicted {:>10} {:+.1} %   peak {peak:>10} predicted {:>10} {:+.1} %",
-                            config.name, predicted.kept, 100.0 * (predicted.kept as f64 / kept as f64 - 1.0),
-                            predicted.peak, 100.0 * (predicted.peak as f64 / peak as f64 - 1.0),
-                        );
+                    for batch in [1, 8] {
+                        for (name, method) in plans() {
+                            let plan = plan(&model, &network, batch, tuned, method);
+                            let trained = plan.apply(model.clone()).expect("suitable");
+                            let trained =
+                                plan.freeze_rest(trained, &["classifier"]).expect("a head");
+                            let training = Training {
+                                plan,
+                                also: vec!["classifier".to_string()],
+                                batch,
+                            };
+                            let predicted = network.predict(&training).expect("its layers");
+                            let (kept, peak) = counted(&trained, batch, &device);
+                            println!(
+                                "{device_name} {:18} {tuned:4} {batch:2} {name:9} kept {kept:>10} predicted {:>10} {:+.1} %   peak {peak:>10} predicted {:>10} {:+.1} %",
+                                config.name,
+                                predicted.kept,
+                                100.0 * (predicted.kept as f64 / kept as f64 - 1.0),
+                                predicted.peak,
+                                100.0 * (predicted.peak as f64 / peak as f64 - 1.0),
+                            );
+                        }
                     }
-                }
                 }
             }
         }
     });
 }
 
-fn plan(model: &BottleneckNet, network: &Network, batch: usize, tuned: usize, method: ByInput) -> Plan {
+fn plan(
+    model: &BottleneckNet,
+    network: &Network,
+    batch: usize,
+    tuned: usize,
+    method: ByInput,
+) -> Plan {
     let convolutions: Vec<_> = Plan::layers(model)
         .into_iter()
         .filter(|layer| layer.shape.kind == LayerKind::Conv2d)

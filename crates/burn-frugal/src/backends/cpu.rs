@@ -239,6 +239,23 @@ where
     }), portable => portable::orthonormalize::<B>(matrix))
 }
 
+pub(super) fn place<B: Backend>(
+    values: FloatTensor<B>,
+    axis: usize,
+    positions: &[usize],
+    size: usize,
+) -> FloatTensor<B>
+where
+    FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
+{
+    let mut shape = values.shape();
+    shape[axis] = size;
+    let unfolding = Unfolding::new(shape.as_slice(), axis);
+    by_dtype!(values, E => computed([values], shape, |[values]: [&[E]; 1]| {
+        kernels::place(&unfolding, positions, values)
+    }), portable => portable::place::<B>(values, axis, positions, size))
+}
+
 pub(super) fn activation<B: Backend>(
     input: FloatTensor<B>,
     activation: Activation,
@@ -439,6 +456,15 @@ macro_rules! impl_with_kernels {
 
             fn orthonormalize(matrix: FloatTensor<Self>) -> FloatTensor<Self> {
                 cpu::orthonormalize::<Self>(matrix)
+            }
+
+            fn place(
+                values: FloatTensor<Self>,
+                axis: usize,
+                positions: Vec<usize>,
+                size: usize,
+            ) -> FloatTensor<Self> {
+                cpu::place::<Self>(values, axis, &positions, size)
             }
 
             fn activation(input: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {

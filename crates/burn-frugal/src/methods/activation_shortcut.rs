@@ -159,6 +159,13 @@ impl ActivationShortcut {
         low_rank::elements(modes, self.ranks_for(modes))
     }
 
+    /// Elements of all factors.
+    pub(super) fn factor_elements(&self, geometry: &LayerGeometry) -> usize {
+        let modes = geometry.modes();
+        let ranks = self.ranks_for(modes);
+        low_rank::elements(modes, ranks) - ranks.product()
+    }
+
     pub(super) fn transient(&self, geometry: &LayerGeometry) -> Transient {
         low_rank::transient(geometry, self.ranks_for(geometry.modes()))
     }

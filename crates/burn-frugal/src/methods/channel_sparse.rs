@@ -6,7 +6,7 @@
 //! largest weights. The input gradient is exact.
 
 use burn::backend::{TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{IndexingUpdateOp, Shape, TensorData};
+use burn::tensor::{Shape, TensorData};
 use burn_frugal_kernels::ConvGeometry;
 use serde::{Deserialize, Serialize};
 
@@ -133,9 +133,8 @@ fn depthwise<B: FrugalOps>(
     conv: &ConvGeometry,
 ) -> FloatTensor<B> {
     let multiplier = conv.output_channels / conv.groups;
-    let zeros = zeros::<B>(&output_gradient, &weight_shape(conv));
     if channels.is_empty() {
-        return zeros;
+        return zeros::<B>(&output_gradient, &weight_shape(conv));
     }
     let outputs: Vec<usize> = channels
         .iter()
@@ -149,7 +148,7 @@ fn depthwise<B: FrugalOps>(
     };
     let output_gradient = select::<B>(output_gradient, 1, &outputs);
     let gradient = B::convolution_weight_gradient(input, output_gradient, chosen);
-    assign::<B>(zeros, 0, &outputs, gradient)
+    B::place(gradient, 0, outputs, conv.output_channels)
 }
 
 /// Every group by itself, with as many input channels as are chosen in it.
@@ -164,13 +163,12 @@ fn grouped<B: FrugalOps>(
     let mut shape = weight_shape(conv);
     shape[0] = group_outputs;
     let gradients = (0..conv.groups).map(|group| {
-        let zeros = zeros::<B>(&output_gradient, &shape);
         let of_group = |channel: &usize| channel / group_inputs == group;
         let places: Vec<usize> = (0..channels.len())
             .filter(|&place| of_group(&channels[place]))
             .collect();
         if places.is_empty() {
-            return zeros;
+            return zeros::<B>(&output_gradient, &shape);
         }
         let chosen = ConvGeometry {
             input_channels: places.len(),
@@ -193,7 +191,7 @@ fn grouped<B: FrugalOps>(
             .iter()
             .map(|&place| channels[place] % group_inputs)
             .collect();
-        assign::<B>(zeros, 1, &columns, gradient)
+        B::place(gradient, 1, columns, group_inputs)
     });
     let mut gradients: Vec<_> = gradients.collect();
     match gradients.len() {
@@ -208,13 +206,12 @@ fn linear_gradient<B: FrugalOps>(
     output_gradient: FloatTensor<B>,
     geometry: &LinearGeometry,
 ) -> FloatTensor<B> {
-    let shape = [geometry.input_features(), geometry.output_features];
-    let zeros = zeros::<B>(&output_gradient, &shape);
     if channels.is_empty() {
-        return zeros;
+        let shape = [geometry.input_features(), geometry.output_features];
+        return zeros::<B>(&output_gradient, &shape);
     }
     let gradient = linear::weight_gradient::<B>(input, output_gradient);
-    assign::<B>(zeros, 0, channels, gradient)
+    B::place(gradient, 0, channels.to_vec(), geometry.input_features())
 }
 
 fn weight_shape(conv: &ConvGeometry) -> [usize; 4] {
@@ -232,25 +229,8 @@ fn zeros<B: FrugalOps>(like: &FloatTensor<B>, shape: &[usize]) -> FloatTensor<B>
 }
 
 fn select<B: FrugalOps>(tensor: FloatTensor<B>, axis: usize, places: &[usize]) -> FloatTensor<B> {
-    let indices = indices::<B>(&tensor, places);
-    B::float_select(tensor, axis, indices)
-}
-
-fn assign<B: FrugalOps>(
-    zeros: FloatTensor<B>,
-    axis: usize,
-    places: &[usize],
-    values: FloatTensor<B>,
-) -> FloatTensor<B> {
-    let indices = indices::<B>(&zeros, places);
-    B::float_select_assign(zeros, axis, indices, values, IndexingUpdateOp::Add)
-}
-
-fn indices<B: FrugalOps>(
-    like: &FloatTensor<B>,
-    places: &[usize],
-) -> burn::backend::tensor::IntTensor<B> {
     let places: Vec<i32> = places.iter().map(|&place| place as i32).collect();
     let count = places.len();
-    B::int_from_data(TensorData::new(places, [count]), &like.device())
+    let indices = B::int_from_data(TensorData::new(places, [count]), &tensor.device());
+    B::float_select(tensor, axis, indices)
 }

@@ -76,11 +76,16 @@ impl GradientFilter {
         geometry.batch * geometry.output_channels * rows * columns
     }
 
-    /// The input's gradient before it is spread.
+    /// Both gradients before they are spread, and the sums of the kernels.
     pub(super) fn transient(&self, geometry: &ConvGeometry) -> Transient {
+        let kernels = match geometry.kernel {
+            [1, 1] => 0,
+            kernel => geometry.weight_len() / (kernel[0] * kernel[1]),
+        };
         Transient {
-            input_gradient: self.elements(geometry),
-            ..Transient::default()
+            keep: 0,
+            weight_gradient: kernels,
+            input_gradient: self.elements(geometry) + kernels,
         }
     }
 
@@ -88,7 +93,10 @@ impl GradientFilter {
     /// means of the output's gradient, which all gradients share, count with the weight's.
     pub(super) fn flops(&self, geometry: &ConvGeometry) -> Flops {
         let [input, output] = [geometry.input_len(), geometry.output_len()].map(|len| len as u64);
-        let kernel_sums = geometry.weight_len() as u64;
+        let kernel_sums = match geometry.kernel {
+            [1, 1] => 0,
+            _ => geometry.weight_len() as u64,
+        };
         let on_tiles = 2 * self.on_tiles(geometry).macs();
         Flops {
             forward: input,
@@ -123,6 +131,9 @@ impl GradientFilter {
         geometry: &ConvGeometry,
     ) -> FloatTensor<B> {
         let taps = B::convolution_weight_gradient(kept, means, self.on_tiles(geometry));
+        if geometry.kernel == [1, 1] {
+            return taps;
+        }
         B::tile_spread(taps, whole(geometry.kernel), geometry.kernel)
     }
 
@@ -159,7 +170,10 @@ impl GradientFilter {
         means: FloatTensor<B>,
         geometry: &ConvGeometry,
     ) -> FloatTensor<B> {
-        let kernel_sums = B::tile_sums(weight, whole(geometry.kernel));
+        let kernel_sums = match geometry.kernel {
+            [1, 1] => weight,
+            kernel => B::tile_sums(weight, whole(kernel)),
+        };
         let values = B::convolution_input_gradient(kernel_sums, means, self.on_tiles(geometry));
         B::tile_spread(values, self.spread_tiles(geometry), geometry.input)
     }

@@ -235,6 +235,16 @@ impl Method {
         }
     }
 
+    /// Bytes of what it keeps that the layer holds on to after the step, for the next one.
+    pub(crate) fn carried_bytes(&self, geometry: &LayerGeometry, element_size: usize) -> usize {
+        match self.resolved() {
+            Self::ActivationShortcut(shortcut) if !self.keeps_whole(geometry) => {
+                shortcut.factor_elements(geometry) * element_size
+            }
+            _ => 0,
+        }
+    }
+
     /// What its passes hold for a moment. For HOSVD, whose ranks depend on the values, what they hold
     /// at full ranks.
     pub(crate) fn transient(&self, geometry: &LayerGeometry) -> Transient {

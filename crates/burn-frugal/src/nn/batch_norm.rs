@@ -9,7 +9,7 @@ use super::layer::dequantized;
 use crate::error::Error;
 use crate::geometry::LayerGeometry;
 use crate::methods::{LayerShape, Method, Saved};
-use crate::ops::{self, FrugalOps, LayerStep};
+use crate::ops::{self, FrugalOps};
 use crate::plan::MethodSlot;
 
 /// Configuration of [batch normalization](BatchNorm), with the fields of
@@ -195,15 +195,13 @@ impl BatchNorm {
         };
         let saved = match &observed_input {
             Some(normalised) if gamma.is_tracked() => {
-                let weight = || gamma.to_data().iter::<f64>().collect();
+                self.method.free_abandoned(&input.device());
+                let weight = || gamma.to_data();
                 self.method.keep(normalised.clone(), &geometry, weight)
             }
             _ => Saved::Nothing,
         };
-        let step = LayerStep {
-            geometry,
-            method: self.method.active(),
-        };
+        let step = self.method.step(geometry);
         let output = <Dispatch as FrugalOps>::normalization(
             input.into_dispatch(),
             scale.into_dispatch(),

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Tensor};
 
 use crate::geometry::LayerGeometry;
 use crate::methods::Saved;
-use crate::ops::{FrugalOps, LayerStep};
+use crate::ops::FrugalOps;
 use crate::plan::MethodSlot;
 
 /// Keeps what the method keeps of the input if the weight is trained, and applies the layer.
@@ -18,15 +18,13 @@ pub(super) fn forward<const D: usize, const W: usize>(
 ) -> Tensor<D> {
     let plain = || input.clone().without_autodiff().into_dispatch();
     let saved = if weight.is_tracked() {
-        let values = || weight.to_data().iter::<f64>().collect();
+        slot.free_abandoned(&input.device());
+        let values = || weight.to_data();
         slot.keep(plain(), &geometry, values)
     } else {
         Saved::Nothing
     };
-    let step = LayerStep {
-        geometry,
-        method: slot.active(),
-    };
+    let step = slot.step(geometry);
     let output = <Dispatch as FrugalOps>::layer(
         input.clone().into_dispatch(),
         weight.into_dispatch(),

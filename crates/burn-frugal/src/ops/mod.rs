@@ -3,6 +3,7 @@
 pub(crate) mod linear;
 pub mod portable;
 pub(crate) mod recorder;
+mod waiting;
 
 use burn::backend::{
     Backend, ExtensionType, TensorMetadata, backend_extension,
@@ -13,6 +14,8 @@ use burn_frugal_kernels::{Activation, Bits, ConvGeometry, PoolGeometry, Tiles};
 
 use crate::geometry::LayerGeometry;
 use crate::methods::{Method, Saved};
+pub(crate) use waiting::Passes;
+pub use waiting::WaitingPass;
 
 /// `Option<FloatTensor<B>>`, which `#[backend_extension]` does not understand as an argument.
 #[derive(ExtensionType, Clone, Debug)]
@@ -40,12 +43,14 @@ impl<B: Backend> MaybeFloat<B> {
 }
 
 /// A layer as the autodiff step sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LayerStep {
     /// All sizes.
     pub geometry: LayerGeometry,
     /// How gradients are computed.
     pub method: Method,
+    /// Counts the forward pass for as long as it can be run backward.
+    pub pass: WaitingPass,
 }
 
 /// What methods need and a backend can do better than Burn's own operations.
@@ -165,6 +170,17 @@ pub trait FrugalOps: Backend {
     /// body reads the matrix back to the host.
     fn orthonormalize(matrix: FloatTensor<Self>) -> FloatTensor<Self> {
         portable::orthonormalize::<Self>(matrix)
+    }
+
+    /// Slices among zeros: a tensor with `size` elements along `axis`, zero but for the slices at
+    /// `positions`, ascending, which are those of `values` in their order.
+    fn place(
+        values: FloatTensor<Self>,
+        axis: usize,
+        positions: Vec<usize>,
+        size: usize,
+    ) -> FloatTensor<Self> {
+        portable::place::<Self>(values, axis, &positions, size)
     }
 
     /// An activation. Differentiable: between forward and backward it keeps the mask that

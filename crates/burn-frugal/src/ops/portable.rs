@@ -6,7 +6,9 @@ mod pooling;
 mod quantization;
 
 use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{DType, FloatDType, Shape, TensorData, ops::ConvOptions, try_read_sync};
+use burn::tensor::{
+    DType, FloatDType, IndexingUpdateOp, Shape, TensorData, ops::ConvOptions, try_read_sync,
+};
 use burn_frugal_kernels::{self as kernels, ConvGeometry, Span, Tiles, Unfolding};
 
 use super::MaybeFloat;
@@ -154,6 +156,26 @@ pub fn orthonormalize<B: Backend>(matrix: FloatTensor<B>) -> FloatTensor<B> {
     kernels::orthonormalize(rows, columns, &mut elements);
     let data = TensorData::new(elements, [rows, columns]).convert_dtype(dtype);
     B::float_from_data(data, &device)
+}
+
+/// See [`FrugalOps::place`](super::FrugalOps::place).
+pub fn place<B: Backend>(
+    values: FloatTensor<B>,
+    axis: usize,
+    positions: &[usize],
+    size: usize,
+) -> FloatTensor<B> {
+    let (device, dtype) = (values.device(), values.dtype());
+    let mut shape = values.shape();
+    shape[axis] = size;
+    let zeros = B::float_zeros(shape, &device, dtype.into());
+    if positions.is_empty() {
+        return zeros;
+    }
+    let positions: Vec<i32> = positions.iter().map(|&position| position as i32).collect();
+    let count = positions.len();
+    let positions = B::int_from_data(TensorData::new(positions, [count]), &device);
+    B::float_select_assign(zeros, axis, positions, values, IndexingUpdateOp::Add)
 }
 
 /// A tensor along one of its axes: `[outer, size, inner]`.

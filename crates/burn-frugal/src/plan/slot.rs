@@ -2,13 +2,18 @@ use burn::backend::{Dispatch, DispatchTensor};
 use burn::module::{
     Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
 };
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::walk;
 use crate::error::Error;
 use crate::geometry::LayerGeometry;
+use crate::memory;
 use crate::methods::{FactorArray, LayerShape, Method, Running, Saved};
+use crate::ops::{LayerStep, Passes};
+
+/// Forward passes of a layer that wait before those that are abandoned are looked for.
+const MOST_WAITING: usize = 8;
 
 /// The method of one layer and what it carries from step to step: a module without parameters, so
 /// the layer's records stay those of Burn's layer.
@@ -31,6 +36,8 @@ struct Inner {
     /// Changed by forward passes, which have the model by reference.
     running: Mutex<Running<Dispatch>>,
     observer: Option<Observer>,
+    /// Clones of the layer share it.
+    passes: Passes,
 }
 
 /// Is called with every forward pass of a layer. Clones of the layer share it.
@@ -63,6 +70,7 @@ impl MethodSlot {
                 method: Method::Exact,
                 running: Mutex::default(),
                 observer: None,
+                passes: Passes::default(),
             }),
         }
     }
@@ -100,19 +108,37 @@ impl MethodSlot {
         }
     }
 
+    /// This layer's autodiff step.
+    pub(crate) fn step(&self, geometry: LayerGeometry) -> LayerStep {
+        LayerStep {
+            geometry,
+            method: self.active(),
+            pass: self.inner.passes.start(),
+        }
+    }
+
+    /// Frees what forward passes keep that nobody can run backward any more, before they are many.
+    pub(crate) fn free_abandoned(&self, device: &Device) {
+        let waiting = self.inner.passes.waiting();
+        // powers of two: a layer that is used often in one pass is not checked at every use
+        if waiting >= MOST_WAITING && waiting.is_power_of_two() {
+            memory::free_abandoned(device);
+        }
+    }
+
     /// What has to stay of `input`, a plain tensor, while the weight is trained; `weight` gives its
     /// values.
     pub(crate) fn keep(
         &self,
         input: DispatchTensor,
         geometry: &LayerGeometry,
-        weight: impl FnOnce() -> Vec<f64>,
+        weight: impl FnOnce() -> TensorData,
     ) -> Saved<Dispatch> {
         let method = self.active();
         // not locked while kernels run: their threads may take up another pass of this layer
         let mut running = self.running().clone();
         if let (Method::ChannelSparse(sparse), None) = (method, &running.channels) {
-            running.channels = Some(sparse.largest(&self.inner.layer, weight().into_iter()));
+            running.channels = Some(sparse.largest(&self.inner.layer, weight().iter::<f64>()));
         }
         let saved = method.keep(input, geometry, &mut running);
         *self.running() = running;
@@ -206,6 +232,7 @@ impl Clone for MethodSlot {
                 method: self.inner.method,
                 running: Mutex::new(self.running().clone()),
                 observer: self.inner.observer.clone(),
+                passes: self.inner.passes.clone(),
             }),
         }
     }

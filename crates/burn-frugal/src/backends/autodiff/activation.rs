@@ -9,7 +9,7 @@ use burn::backend::{
 };
 use burn_frugal_kernels::Activation;
 
-use super::record_backward;
+use super::{constant, record_backward};
 use crate::ops::FrugalOps;
 
 #[derive(Debug)]
@@ -47,6 +47,6 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
             let (output, mask) = B::activation_with_mask(input, activation);
             prepared.finish((mask, activation), output)
         }
-        OpsKind::UnTracked(prepared) => prepared.finish(B::activation(input, activation)),
+        OpsKind::UnTracked(_) => constant::<B, C>(B::activation(input, activation)),
     }
 }

@@ -8,7 +8,7 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 
-use super::record_backward;
+use super::{constant, record_backward};
 use crate::methods::Saved;
 use crate::ops::{self, FrugalOps, LayerStep, MaybeFloat};
 
@@ -39,7 +39,9 @@ impl<B: FrugalOps> Backward<B, 3> for LayerBackward {
         let LayerState {
             saved,
             weight: weight_value,
-            step: LayerStep { geometry, method },
+            step: LayerStep {
+                geometry, method, ..
+            },
         } = ops.state;
 
         let upstream = method.upstream::<B>(output_gradient, &geometry);
@@ -82,6 +84,7 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
         }
     };
     let nodes = [input_node, weight_node, bias_node];
+    let geometry = step.geometry;
     match LayerBackward.prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(prepared) => {
             let state = LayerState {
@@ -89,13 +92,10 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
                 weight: input_tracked.then(|| weight.clone()),
                 step,
             };
-            prepared.finish(
-                state,
-                ops::forward::<B>(input, weight, bias, &step.geometry),
-            )
+            prepared.finish(state, ops::forward::<B>(input, weight, bias, &geometry))
         }
-        OpsKind::UnTracked(prepared) => {
-            prepared.finish(ops::forward::<B>(input, weight, bias, &step.geometry))
+        OpsKind::UnTracked(_) => {
+            constant::<B, C>(ops::forward::<B>(input, weight, bias, &geometry))
         }
     }
 }

@@ -6,7 +6,7 @@ mod normalization;
 mod pooling;
 
 use burn::backend::{
-    Autodiff, Backend, TensorMetadata,
+    Autodiff, AutodiffBackend, Backend, TensorMetadata,
     autodiff::{checkpoint::strategy::CheckpointStrategy, ops::Ops},
     tensor::FloatTensor,
 };
@@ -98,6 +98,14 @@ fn record_backward<S, const N: usize>(ops: &Ops<S, N>) {
         let parents = input.parents.iter().map(|parent| parent.id.value);
         recorder::backward(ops.node.id.value, parents);
     }
+}
+
+/// The result of an operation that no gradient goes through: a constant, without a node in the graph.
+/// Burn's own operations register one.
+fn constant<B: Backend, C: CheckpointStrategy>(
+    output: FloatTensor<B>,
+) -> FloatTensor<Autodiff<B, C>> {
+    <Autodiff<B, C> as AutodiffBackend>::from_inner(output)
 }
 
 /// What was saved was computed outside the graph; dispatch lifted it into constants of the graph.

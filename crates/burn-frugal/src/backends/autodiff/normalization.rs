@@ -9,7 +9,7 @@ use burn::backend::{
 };
 use burn::tensor::Shape;
 
-use super::record_backward;
+use super::{constant, record_backward};
 use crate::methods::{Method, Saved};
 use crate::ops::{self, FrugalOps, LayerStep};
 
@@ -40,7 +40,9 @@ impl<B: FrugalOps> Backward<B, 3> for NormalizationBackward {
         let NormalizationState {
             saved,
             scale,
-            step: LayerStep { geometry, method },
+            step: LayerStep {
+                geometry, method, ..
+            },
         } = ops.state;
         if gamma.is_some() || beta.is_some() {
             let upstream = method.upstream::<B>(output_gradient.clone(), &geometry);
@@ -73,6 +75,7 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
     let input_tracked = input.is_tracked();
     let (input, input_node) = input.into_parts();
     let nodes = [input_node, gamma.node(), beta.node()];
+    let geometry = step.geometry;
     match NormalizationBackward
         .prepare::<C>(nodes)
         .compute_bound()
@@ -84,13 +87,10 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
                 scale: input_tracked.then(|| scale.clone()),
                 step,
             };
-            prepared.finish(
-                state,
-                ops::normalized::<B>(input, scale, shift, &step.geometry),
-            )
+            prepared.finish(state, ops::normalized::<B>(input, scale, shift, &geometry))
         }
-        OpsKind::UnTracked(prepared) => {
-            prepared.finish(ops::normalized::<B>(input, scale, shift, &step.geometry))
+        OpsKind::UnTracked(_) => {
+            constant::<B, C>(ops::normalized::<B>(input, scale, shift, &geometry))
         }
     }
 }

@@ -9,7 +9,7 @@ use burn::backend::{
 };
 use burn_frugal_kernels::{PoolGeometry, Tiles};
 
-use super::record_backward;
+use super::{constant, record_backward};
 use crate::ops::FrugalOps;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) fn max_pool<B: FrugalOps, C: CheckpointStrategy>(
             let (output, taps) = B::max_pool_with_taps(input, geometry);
             prepared.finish((taps, geometry), output)
         }
-        OpsKind::UnTracked(prepared) => prepared.finish(B::max_pool(input, geometry)),
+        OpsKind::UnTracked(_) => constant::<B, C>(B::max_pool(input, geometry)),
     }
 }
 
@@ -87,6 +87,6 @@ pub(super) fn average_pool<B: FrugalOps, C: CheckpointStrategy>(
             let output = B::tile_sums(map, tiles.clone());
             prepared.finish((tiles, [height, width]), output)
         }
-        OpsKind::UnTracked(prepared) => prepared.finish(B::tile_sums(map, tiles)),
+        OpsKind::UnTracked(_) => constant::<B, C>(B::tile_sums(map, tiles)),
     }
 }

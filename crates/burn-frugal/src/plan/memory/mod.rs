@@ -1,6 +1,7 @@
 //! The memory of a whole training step: predicted for any plan, counted by running one.
 
 mod buffers;
+mod objects;
 mod simulation;
 mod trace;
 

@@ -4,20 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::buffers::{Buffer, Buffers};
+use super::objects::Objects;
 use super::trace::{Step, Trace};
 use crate::geometry::LayerGeometry;
 use crate::methods::{Flops, Method};
 use crate::ops::recorder::Operation;
-
-/// Bytes of a node of Burn's graph and what hangs on it, by what the node is for. Measured with
-/// 64-bit pointers on flex and ndarray; they matter where a batch is a few images.
-const LAYER_NODE: usize = 2300;
-const ACTIVATION_NODE: usize = 1300;
-const JOIN_NODE: usize = 1300;
-/// Everything between the scores and the gradient of the loss.
-const LOSS_NODES: usize = 12_000;
-/// Buffers of the size of the scores that the loss keeps.
-const LOSS_SCORES: usize = 3;
 
 /// What is trained and how.
 pub(super) struct Trained<'a> {
@@ -75,6 +66,7 @@ struct Run<'a> {
     trace: &'a Trace,
     trained: Trained<'a>,
     steps: Vec<Step>,
+    objects: Objects,
     buffers: Buffers,
     values: Vec<Value>,
     /// What each step keeps until its backward step.
@@ -114,6 +106,9 @@ pub(super) fn simulate(trace: &Trace, trained: Trained<'_>, batch: usize) -> Sim
         trained,
         kept: vec![Vec::new(); steps.len()],
         steps,
+        objects: Objects {
+            tensor: trace.tensor_object,
+        },
         buffers: Buffers::default(),
         values,
         simulation: Simulation::default(),
@@ -128,6 +123,15 @@ pub(super) fn simulate(trace: &Trace, trained: Trained<'_>, batch: usize) -> Sim
 impl Run<'_> {
     fn bytes(&self, elements: usize) -> usize {
         elements * self.trace.element_size
+    }
+
+    /// Nodes that Burn's graph has.
+    fn nodes(&self) -> usize {
+        let is_node = |step: &&Step| match step {
+            Step::Operation { output, .. } => self.values[*output].tracked,
+            Step::Join { .. } => true,
+        };
+        self.steps.iter().filter(is_node).count()
     }
 
     fn value_bytes(&self, value: usize, batch: usize) -> usize {
@@ -162,9 +166,9 @@ impl Run<'_> {
         }
         // the last value goes to the loss
         let scores = self.trace.values.len() - 1;
-        let bytes = self.value_bytes(scores, batch);
         if self.values[scores].tracked {
-            self.buffers.allocate(LOSS_SCORES * bytes + LOSS_NODES);
+            let nodes = self.nodes();
+            self.buffers.allocate(self.objects.of_loss(nodes));
         }
         self.simulation.kept = self.buffers.live();
         self.peak = self.peak.max(self.buffers.restart_peak());
@@ -182,7 +186,6 @@ impl Run<'_> {
         let method = self.trained.method(path);
         let tracked_input = self.values[input].tracked;
         let tracked = tracked_input || method.is_some();
-        let element_size = self.trace.element_size;
         let mut kept = Vec::new();
         let mut in_place = false;
         match operation {
@@ -193,10 +196,11 @@ impl Run<'_> {
                             kept.push(self.buffers.share(buffer));
                         }
                     } else {
+                        let chooses = matches!(method, Method::ChannelSparse(_));
+                        let read = if chooses { geometry.weight_len() } else { 0 };
                         self.buffers
-                            .during(self.bytes(method.transient(geometry).keep));
-                        let bytes = method.bytes(*geometry, element_size);
-                        kept.push(self.buffers.allocate(bytes));
+                            .during(self.bytes(method.transient(geometry).keep + read));
+                        kept.extend(self.saved(method, geometry));
                     }
                 }
                 let channels = output_channels(geometry);
@@ -211,8 +215,7 @@ impl Run<'_> {
                     } else {
                         let transient = self.bytes(method.transient(geometry).keep);
                         self.buffers.during(normalised + transient);
-                        let bytes = method.bytes(*geometry, element_size);
-                        kept.push(self.buffers.allocate(bytes));
+                        kept.extend(self.saved(method, geometry));
                     }
                 }
                 let parameters = 2 * output_channels(geometry);
@@ -239,10 +242,7 @@ impl Run<'_> {
             Operation::AveragePool { .. } => {}
         }
         if tracked {
-            kept.push(self.buffers.allocate(match operation {
-                Operation::Layer { .. } | Operation::Normalization { .. } => LAYER_NODE,
-                _ => ACTIVATION_NODE,
-            }));
+            kept.push(self.buffers.allocate(self.objects.of_operation(operation)));
         }
         let buffer = match (in_place, self.values[input].buffer) {
             (true, Some(buffer)) => self.buffers.share(buffer),
@@ -261,12 +261,23 @@ impl Run<'_> {
         self.read(input);
     }
 
+    /// What a method keeps: what goes with the backward pass, and what the layer holds on to.
+    fn saved(&mut self, method: Method, geometry: &LayerGeometry) -> Option<Buffer> {
+        let element_size = self.trace.element_size;
+        let carried = method.carried_bytes(geometry, element_size);
+        let bytes = method.bytes(*geometry, element_size);
+        let objects = self.objects.of_saved(method, geometry);
+        self.buffers.allocate(carried);
+        if let Some((_, part)) = self.simulation.layers.last_mut() {
+            part.kept += carried;
+        }
+        Some(self.buffers.allocate(bytes - carried + objects))
+    }
+
     fn join(&mut self, index: usize, inputs: &[usize], output: usize, batch: usize) {
         let tracked = inputs.iter().any(|&input| self.values[input].tracked);
-        if tracked {
-            let node = self.buffers.allocate(JOIN_NODE);
-            self.kept[index].push(node);
-        }
+        let node = self.buffers.allocate(self.objects.of_join(tracked));
+        self.kept[index].push(node);
         // written over an input that nobody else needs
         let own = inputs.iter().copied().find(|&input| {
             let value = &self.values[input];

@@ -9,6 +9,7 @@ use burn::tensor::Tensor;
 
 use super::super::slot::{Observation, Observer};
 use super::super::{measure, walk};
+use crate::backends;
 use crate::error::Error;
 use crate::geometry::LayerGeometry;
 use crate::methods::Method;
@@ -22,6 +23,8 @@ pub(crate) struct Trace {
     pub batch: usize,
     /// Bytes of an element.
     pub element_size: usize,
+    /// Bytes of a tensor's description.
+    pub tensor_object: usize,
     pub steps: Vec<Step>,
     /// Elements of each value for the whole batch; value 0 is what comes from outside.
     pub values: Vec<usize>,
@@ -54,17 +57,23 @@ impl Trace {
             slot.assign(Method::Exact);
             slot.set_observer(Some(namer(path)));
         });
-        let ((), recorded) = recorder::recording(|| {
+        let (device, recorded) = recorder::recording(|| {
             let loss = loss(&copy);
+            let device = loss.device();
             if loss.is_tracked() {
                 loss.backward();
             }
+            device
         });
         let unused = || Error::Unused {
             layer: String::new(),
         };
         let batch = recorded.iter().find_map(batch).ok_or_else(unused)?;
-        Ok(Resolver::resolve(&recorded, batch))
+        let trace = Resolver::resolve(&recorded, batch);
+        Ok(Self {
+            tensor_object: backends::tensor_object_bytes(&device),
+            ..trace
+        })
     }
 
     /// All sizes of the layer at this path, in its first use, for a batch of this size.
@@ -151,6 +160,7 @@ impl Resolver {
             trace: Trace {
                 batch,
                 element_size: first.element_size,
+                tensor_object: 0,
                 steps: Vec::new(),
                 values: vec![first.operation.input_len()],
             },
