@@ -69,5 +69,6 @@ pub use place::place;
 pub use pool::{PoolGeometry, max_pool2d, max_pool2d_input_gradient, max_pool2d_with_taps};
 pub use process::{ProcessError, prepare_process};
 pub use quantize::{Bits, dequantize, quantize};
+pub use scratch::working_memory;
 pub use sums::channel_sums;
 pub use tiles::{Span, Tiles, tile_spread, tile_sums};

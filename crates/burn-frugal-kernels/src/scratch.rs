@@ -1,32 +1,73 @@
 //! Working memory that each thread keeps between calls.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gemm_common::cache::CACHE_INFO;
 
 use crate::Element;
 
 /// A larger buffer is freed after use instead of kept.
 const KEPT_BYTES: usize = 4 << 20;
 
+/// Bytes of all buffers.
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of working memory that the kernels hold between calls, on all threads: what they have needed so far, and what
+/// matrix products may take for each thread of the current `rayon` pool.
+pub fn working_memory() -> usize {
+    // The products' own buffer has the size of the second-level cache.
+    let product = CACHE_INFO[1].cache_bytes;
+    BYTES.load(Ordering::Relaxed) + rayon::current_num_threads() * product
+}
+
+/// Elements of unspecified content, counted for as long as they are there.
+#[derive(Default)]
+pub struct Buffer<T>(Vec<T>);
+
+impl<T: Element> Buffer<T> {
+    fn at_least(&mut self, len: usize) -> &mut [T] {
+        if self.0.len() < len {
+            let before = self.bytes();
+            self.0.resize(len, T::ZERO);
+            BYTES.fetch_add(self.bytes() - before, Ordering::Relaxed);
+        }
+        &mut self.0[..len]
+    }
+}
+
+impl<T> Buffer<T> {
+    fn bytes(&self) -> usize {
+        self.0.capacity() * size_of::<T>()
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        BYTES.fetch_sub(self.bytes(), Ordering::Relaxed);
+    }
+}
+
 /// Storage of the per-thread buffer; its being unnameable outside the crate seals [`Element`].
 pub trait Scratch: Sized {
     /// Takes this thread's buffer, leaving an empty one.
-    fn take() -> Vec<Self>;
+    fn take() -> Buffer<Self>;
     /// Puts the buffer back for the next user.
-    fn put(buffer: Vec<Self>);
+    fn put(buffer: Buffer<Self>);
 }
 
 macro_rules! scratch {
     ($type:ty, $cell:ident) => {
         thread_local! {
-            static $cell: Cell<Vec<$type>> = const { Cell::new(Vec::new()) };
+            static $cell: Cell<Buffer<$type>> = const { Cell::new(Buffer(Vec::new())) };
         }
 
         impl Scratch for $type {
-            fn take() -> Vec<Self> {
+            fn take() -> Buffer<Self> {
                 $cell.take()
             }
 
-            fn put(buffer: Vec<Self>) {
+            fn put(buffer: Buffer<Self>) {
                 $cell.set(buffer);
             }
         }
@@ -42,11 +83,8 @@ scratch!(f64, DOUBLE);
 /// waits finds the slot empty and allocates its own.
 pub(crate) fn with_scratch<T: Element, R>(len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
     let mut buffer = T::take();
-    if buffer.len() < len {
-        buffer.resize(len, T::ZERO);
-    }
-    let result = work(&mut buffer[..len]);
-    if size_of_val(buffer.as_slice()) <= KEPT_BYTES {
+    let result = work(buffer.at_least(len));
+    if buffer.bytes() <= KEPT_BYTES {
         T::put(buffer);
     }
     result

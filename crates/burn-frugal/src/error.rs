@@ -150,6 +150,16 @@ pub enum Error {
         /// Bytes of the smallest plan.
         smallest: usize,
     },
+    /// A limit on the operations of a step that no plan within the budget meets.
+    #[error(
+        "a limit of {limit} operations a pass is too low: the plan with the fewest takes {fewest}"
+    )]
+    FlopsLimit {
+        /// The limit asked for.
+        limit: u64,
+        /// Operations of the plan with the fewest.
+        fewest: u64,
+    },
     /// An error bound that no choice of candidates meets.
     #[error("no plan has an error of at most {bound}: the smallest is {smallest}")]
     ErrorBound {

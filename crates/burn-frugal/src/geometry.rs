@@ -90,6 +90,14 @@ impl LayerGeometry {
         }
     }
 
+    /// Channels (or features) of the output.
+    pub(crate) fn output_channels(&self) -> usize {
+        match self {
+            Self::Conv2d(conv) => conv.output_channels,
+            Self::Linear(linear) => linear.output_features,
+        }
+    }
+
     /// Elements of the weight.
     pub fn weight_len(&self) -> usize {
         match self {

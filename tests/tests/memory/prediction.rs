@@ -48,7 +48,8 @@ fn counted(network: &BottleneckNet, batch: usize, device: &Device) -> (usize, us
     let images = random(1, [batch, 3, SIZE, SIZE], device);
     let classes: Vec<i64> = (0..batch).map(|image| (image % CLASSES) as i64).collect();
     let classes = Tensor::<1, Int>::from_data(classes.as_slice(), device);
-    let steps = (0..2).map(|_| {
+    // the first one grows the kernels' working memory, and frees what the trace left
+    let steps = (0..3).map(|_| {
         // a fresh copy: what a method carries from step to step is there only after the first one
         let network = network.clone();
         let before = ALLOCATOR.live_bytes();
@@ -58,7 +59,7 @@ fn counted(network: &BottleneckNet, batch: usize, device: &Device) -> (usize, us
         drop(value.backward());
         (kept, ALLOCATOR.peak_bytes() - before)
     });
-    steps.last().expect("some steps")
+    steps.skip(1).min().expect("some steps")
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn a_predicted_step_is_the_counted_one() {
                 })
                 .expect("it has layers");
                 for tuned in [1000, 4] {
-                    for batch in [1, 8] {
+                    for batch in [1, 8, 32] {
                         for (name, method) in plans() {
                             let plan = plan(&model, &network, batch, tuned, method);
                             let trained = plan.apply(model.clone()).expect("suitable");

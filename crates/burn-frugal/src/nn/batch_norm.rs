@@ -201,6 +201,7 @@ impl BatchNorm {
             }
             _ => Saved::Nothing,
         };
+        let kept = gamma.is_tracked().then(|| saved.bytes());
         let step = self.method.step(geometry);
         let output = <Dispatch as FrugalOps>::normalization(
             input.into_dispatch(),
@@ -212,7 +213,7 @@ impl BatchNorm {
             step,
         );
         let observed_input = || observed_input.expect("it is made for an observer");
-        Tensor::from_dispatch(self.method.observed(observed_input, output, geometry))
+        Tensor::from_dispatch(self.method.observed(observed_input, output, geometry, kept))
     }
 
     /// The convolution that does what `conv` and this layer do one after the other with the running

@@ -17,13 +17,15 @@ pub(super) fn forward<const D: usize, const W: usize>(
     geometry: LayerGeometry,
 ) -> Tensor<D> {
     let plain = || input.clone().without_autodiff().into_dispatch();
-    let saved = if weight.is_tracked() {
+    let trained = weight.is_tracked();
+    let saved = if trained {
         slot.free_abandoned(&input.device());
         let values = || weight.to_data();
         slot.keep(plain(), &geometry, values)
     } else {
         Saved::Nothing
     };
+    let kept = trained.then(|| saved.bytes());
     let step = slot.step(geometry);
     let output = <Dispatch as FrugalOps>::layer(
         input.clone().into_dispatch(),
@@ -32,7 +34,7 @@ pub(super) fn forward<const D: usize, const W: usize>(
         saved,
         step,
     );
-    Tensor::from_dispatch(slot.observed(plain, output, geometry))
+    Tensor::from_dispatch(slot.observed(plain, output, geometry, kept))
 }
 
 /// Burn's own layers compute in floats with quantized parameters; so do ours.

@@ -46,6 +46,18 @@ impl Operation {
         }
     }
 
+    /// Elements of its parameters.
+    pub fn parameters(&self) -> usize {
+        match self {
+            Self::Layer { geometry, bias } => {
+                let bias = if *bias { geometry.output_channels() } else { 0 };
+                geometry.weight_len() + bias
+            }
+            Self::Normalization { geometry } => 2 * geometry.output_channels(),
+            Self::Activation { .. } | Self::MaxPool { .. } | Self::AveragePool { .. } => 0,
+        }
+    }
+
     /// The same for a batch of `to` samples instead of `from`.
     pub fn with_batch(self, from: usize, to: usize) -> Self {
         let scaled = |count: usize| count / from.max(1) * to;

@@ -103,6 +103,7 @@ fn watch(observation: Observation, seen: &Mutex<Vec<Seen>>) -> DispatchTensor {
         input,
         output,
         geometry,
+        ..
     } = observation;
     let shape = output.shape();
     let flat = Dispatch::float_reshape(output, [shape.num_elements()].into());

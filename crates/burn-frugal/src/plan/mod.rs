@@ -13,6 +13,7 @@ mod selection;
 mod slot;
 mod state;
 mod step;
+mod step_planner;
 mod walk;
 
 use burn::module::{Module, ParamGroup};
@@ -22,13 +23,14 @@ use std::path::Path;
 
 pub use builder::PlanBuilder;
 pub use calibrate::calibrate;
-pub use memory::{LayerMemory, Network, StepMemory, Training};
+pub use memory::{Excess, LayerMemory, Network, StepMemory, Training};
 pub use planner::{ErrorMeasure, PlannedLayer, Planner, Solution};
 pub use profile::{Candidate, Candidates, LayerProfile, Measured, Profile};
 pub use schedule::{Schedule, ScheduleError};
 pub use slot::MethodSlot;
 pub use state::TrainingState;
 pub use step::{UntrainedChannels, step};
+pub use step_planner::{OptimizerMemory, StepLayer, StepPlanner, StepSolution};
 pub use walk::Layer;
 
 use crate::error::Error;

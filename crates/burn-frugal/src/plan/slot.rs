@@ -52,6 +52,10 @@ pub(crate) struct Observation {
     pub output: DispatchTensor,
     /// All sizes.
     pub geometry: LayerGeometry,
+    /// The method.
+    pub method: Method,
+    /// Bytes that are kept of the input; `None` if the weight is not trained.
+    pub kept: Option<usize>,
 }
 
 impl std::fmt::Debug for Observer {
@@ -156,6 +160,7 @@ impl MethodSlot {
         input: impl FnOnce() -> DispatchTensor,
         output: DispatchTensor,
         geometry: LayerGeometry,
+        kept: Option<usize>,
     ) -> DispatchTensor {
         match &self.inner.observer {
             None => output,
@@ -163,6 +168,8 @@ impl MethodSlot {
                 input: input(),
                 output,
                 geometry,
+                method: self.active(),
+                kept,
             }),
         }
     }

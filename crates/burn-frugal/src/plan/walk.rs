@@ -172,6 +172,25 @@ pub(super) fn parameters<M: Module>(model: &M) -> Vec<Parameter> {
     visitor.parameters
 }
 
+/// Bytes of all floating-point parameters.
+pub(super) fn parameter_bytes<M: Module>(model: &M) -> usize {
+    let mut counter = ByteCounter::default();
+    model.visit(&mut counter);
+    counter.bytes
+}
+
+#[derive(Default)]
+struct ByteCounter {
+    bytes: usize,
+}
+
+impl ModuleVisitor for ByteCounter {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        self.bytes += value.shape().num_elements() * value.dtype().size();
+    }
+}
+
 /// A slot is visited.
 pub(super) fn meet(slot: &MethodSlot) {
     walking(|walk| walk.met.push((walk.layer_path(), slot.clone())));

@@ -1,8 +1,12 @@
 //! The memory of a whole training step: predicted for any plan, counted by running one.
 
 mod buffers;
+mod count;
+mod excess;
 mod objects;
+mod picture;
 mod simulation;
+mod table;
 mod trace;
 
 use std::collections::BTreeSet;
@@ -10,10 +14,11 @@ use std::collections::BTreeSet;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::Plan;
+use super::{Plan, walk};
 use crate::error::Error;
 use crate::geometry::PerMode;
-use crate::methods::Flops;
+use crate::methods::{Flops, Method};
+pub use excess::Excess;
 use simulation::{Trained, simulate};
 use trace::Trace;
 
@@ -22,10 +27,12 @@ use trace::Trace;
 ///
 /// What it sees are the operations of [`burn_frugal::nn`](crate::nn) and the residual connections
 /// between them. Other operations are taken to keep nothing: what they do keep,
-/// [`memory::guard`](crate::memory) finds.
+/// [`StepMemory::excess`] finds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Network {
     trace: Trace,
+    /// Bytes of all the model's parameters.
+    pub(super) parameters: usize,
 }
 
 /// What a training step trains.
@@ -51,8 +58,20 @@ pub struct StepMemory {
     pub peak: usize,
     /// Bytes of the gradients of all trained parameters.
     pub gradients: usize,
+    /// Bytes of the largest of them.
+    pub largest_gradient: usize,
     /// Bytes of all parameters of the layers.
     pub weights: usize,
+}
+
+impl StepMemory {
+    /// Operations of a forward and backward pass.
+    pub fn flops(&self) -> u64 {
+        let layers = self.layers.iter();
+        layers
+            .map(|layer| layer.forward + layer.flops.total())
+            .sum()
+    }
 }
 
 /// The memory and work of one layer in a training step, with what follows it up to the next one.
@@ -64,6 +83,9 @@ pub struct LayerMemory {
     pub kept: usize,
     /// The most bytes that are there for a moment in its forward or backward pass.
     pub transient: usize,
+    /// Bytes that live right after its forward pass, its input and output among them, beyond those
+    /// before the step.
+    pub live: usize,
     /// Operations of its forward pass.
     pub forward: u64,
     /// What training it takes beside that.
@@ -79,7 +101,37 @@ impl Network {
     pub fn of<M: Module>(model: &M, loss: impl Fn(&M) -> Tensor<1>) -> Result<Self, Error> {
         Ok(Self {
             trace: Trace::of(model, loss)?,
+            parameters: walk::parameter_bytes(model),
         })
+    }
+
+    /// The paths of the layers, in the order in which they run.
+    pub fn paths(&self) -> Vec<String> {
+        self.trace.paths()
+    }
+
+    /// Bytes of the parameters of the layer at this path; 0 if there is none.
+    pub(super) fn parameter_bytes(&self, path: &str) -> usize {
+        let elements = self.trace.parameters(path).unwrap_or_default();
+        elements * self.trace.element_size
+    }
+
+    /// Bytes that the layer at this path keeps with a method; 0 if there is none.
+    pub(super) fn kept_bytes(&self, path: &str, method: Method, batch: usize) -> usize {
+        let geometry = self.trace.geometry(path, batch);
+        geometry.map_or(0, |geometry| {
+            method.bytes(geometry, self.trace.element_size)
+        })
+    }
+
+    /// Bytes of a batch of the network's input.
+    pub(super) fn input_bytes(&self, batch: usize) -> usize {
+        self.trace.value_bytes(0, batch)
+    }
+
+    /// Bytes that the kernels hold between passes, after the passes of this process so far.
+    pub(super) fn working_memory(&self) -> usize {
+        burn_frugal_kernels::working_memory()
     }
 
     /// The shape of the input of the layer at this path, for a batch of this size; the first one if
@@ -114,6 +166,7 @@ impl Network {
             kept: simulation.kept,
             peak: simulation.peak,
             gradients: simulation.gradients,
+            largest_gradient: simulation.largest_gradient,
             weights: 0,
         };
         for (path, part) in layers {
@@ -122,6 +175,7 @@ impl Network {
                 path,
                 kept: part.kept,
                 transient: part.transient,
+                live: part.live,
                 forward: part.forward,
                 flops: part.flops,
             });

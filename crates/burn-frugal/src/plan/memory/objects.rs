@@ -16,13 +16,13 @@ const ACTIVATION: usize = 670;
 const JOIN: usize = 700;
 const UNTRACKED_JOIN: usize = 980;
 /// The loss and what is between it and the network.
-const LOSS: usize = 6000;
+const LOSS: usize = 5000;
 /// Nodes of the loss.
 const LOSS_NODES: usize = 10;
 /// A place in the graph's hash tables, of which there is a power of two.
 const PLACE: usize = 161;
 /// One more tensor than a layer's one.
-const EXTRA_TENSOR: usize = 96;
+const EXTRA_TENSOR: usize = 72;
 /// A list of channels beside its elements.
 const LIST: usize = 40;
 

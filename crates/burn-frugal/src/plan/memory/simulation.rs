@@ -35,8 +35,8 @@ pub(super) struct LayerPart {
     pub flops: Flops,
     /// Operations of the forward pass.
     pub forward: u64,
-    /// What is live after its forward pass, beyond what was before the step.
-    pub live_after: usize,
+    /// What lives right after its forward pass, before its input goes.
+    pub live: usize,
 }
 
 /// What a step does.
@@ -46,8 +46,9 @@ pub(super) struct Simulation {
     pub kept: usize,
     /// The most bytes that are live at once in forward and backward pass.
     pub peak: usize,
-    /// Bytes of all gradients.
+    /// Bytes of all gradients, and of the largest of them.
     pub gradients: usize,
+    pub largest_gradient: usize,
     /// By layer, in the order of the pass; what belongs to no layer counts with the one before it.
     pub layers: Vec<(String, LayerPart)>,
 }
@@ -135,7 +136,7 @@ impl Run<'_> {
     }
 
     fn value_bytes(&self, value: usize, batch: usize) -> usize {
-        self.bytes(self.trace.values[value] / self.trace.batch.max(1) * batch)
+        self.trace.value_bytes(value, batch)
     }
 
     fn forward(&mut self, batch: usize) {
@@ -161,7 +162,6 @@ impl Run<'_> {
             self.peak = self.peak.max(peak);
             if let Some((_, part)) = self.simulation.layers.last_mut() {
                 part.transient = part.transient.max(peak.saturating_sub(kept_before));
-                part.live_after = self.buffers.live();
             }
         }
         // the last value goes to the loss
@@ -189,7 +189,7 @@ impl Run<'_> {
         let mut kept = Vec::new();
         let mut in_place = false;
         match operation {
-            Operation::Layer { geometry, bias } => {
+            Operation::Layer { geometry, .. } => {
                 if let Some(method) = method {
                     if method.keeps_whole(geometry) {
                         if let Some(buffer) = self.values[input].buffer {
@@ -203,9 +203,7 @@ impl Run<'_> {
                         kept.extend(self.saved(method, geometry));
                     }
                 }
-                let channels = output_channels(geometry);
-                let parameters = geometry.weight_len() + if *bias { channels } else { 0 };
-                self.count(index, geometry, method, parameters, tracked_input);
+                self.count(operation, geometry, method, tracked_input);
             }
             Operation::Normalization { geometry } => {
                 let normalised = self.bytes(geometry.input_len());
@@ -218,8 +216,7 @@ impl Run<'_> {
                         kept.extend(self.saved(method, geometry));
                     }
                 }
-                let parameters = 2 * output_channels(geometry);
-                self.count(index, geometry, method, parameters, tracked_input);
+                self.count(operation, geometry, method, tracked_input);
             }
             Operation::Activation {
                 activation,
@@ -258,6 +255,11 @@ impl Run<'_> {
         self.values[output].buffer = Some(buffer);
         self.values[output].tracked = tracked;
         self.kept[index] = kept;
+        if path.is_some()
+            && let Some((_, part)) = self.simulation.layers.last_mut()
+        {
+            part.live = self.buffers.live();
+        }
         self.read(input);
     }
 
@@ -313,13 +315,12 @@ impl Run<'_> {
     /// Parameters and operations of a layer.
     fn count(
         &mut self,
-        _index: usize,
+        operation: &Operation,
         geometry: &LayerGeometry,
         method: Option<Method>,
-        parameters: usize,
         tracked_input: bool,
     ) {
-        let bytes = self.bytes(parameters);
+        let bytes = self.bytes(operation.parameters());
         let Some((_, part)) = self.simulation.layers.last_mut() else {
             return;
         };
@@ -371,7 +372,7 @@ impl Run<'_> {
                     Step::Join { inputs, .. } => {
                         for &input in inputs {
                             let shared = self.buffers.share(gradient);
-                            self.register(input, shared, batch);
+                            self.register(input, shared);
                         }
                         self.buffers.release(gradient);
                     }
@@ -416,7 +417,7 @@ impl Run<'_> {
                 let transient = used.transient(geometry);
                 if method.is_some() {
                     if *bias {
-                        self.parameter_gradient(output_channels(geometry));
+                        self.parameter_gradient(geometry.output_channels());
                     }
                     self.parameter_gradient(geometry.weight_len());
                     self.buffers.during(self.bytes(transient.weight_gradient));
@@ -432,12 +433,12 @@ impl Run<'_> {
                 });
                 self.buffers.release(upstream);
                 if let Some(buffer) = input_gradient {
-                    self.register(input, buffer, 0);
+                    self.register(input, buffer);
                 }
             }
             Operation::Normalization { geometry } => {
                 if let Some(method) = method {
-                    self.parameter_gradient(2 * output_channels(geometry));
+                    self.parameter_gradient(2 * geometry.output_channels());
                     let means = method.upstream_len(geometry) % geometry.output_len();
                     let transient = method.transient(geometry).weight_gradient;
                     self.buffers.during(self.bytes(means + transient));
@@ -455,7 +456,7 @@ impl Run<'_> {
                 if !tracked_input {
                     self.buffers.release(gradient);
                 } else if self.buffers.is_unique(gradient) {
-                    self.register(input, gradient, 0);
+                    self.register(input, gradient);
                 } else {
                     self.new_gradient(input, operation.input_len(), gradient);
                 }
@@ -475,7 +476,7 @@ impl Run<'_> {
         let bytes = self.bytes(elements);
         let buffer = self.buffers.allocate(bytes);
         self.buffers.release(gradient);
-        self.register(input, buffer, 0);
+        self.register(input, buffer);
     }
 
     /// A parameter's gradient stays until the end of the step.
@@ -483,10 +484,12 @@ impl Run<'_> {
         let bytes = self.bytes(elements);
         self.buffers.allocate(bytes);
         self.simulation.gradients += bytes;
+        let largest = &mut self.simulation.largest_gradient;
+        *largest = (*largest).max(bytes);
     }
 
     /// Adds a gradient to what a value already has.
-    fn register(&mut self, value: usize, gradient: Buffer, _batch: usize) {
+    fn register(&mut self, value: usize, gradient: Buffer) {
         if !self.values[value].tracked {
             self.buffers.release(gradient);
             return;
@@ -506,12 +509,5 @@ impl Run<'_> {
             }
         };
         self.values[value].gradient = Some(sum);
-    }
-}
-
-fn output_channels(geometry: &LayerGeometry) -> usize {
-    match geometry {
-        LayerGeometry::Conv2d(conv) => conv.output_channels,
-        LayerGeometry::Linear(linear) => linear.output_features,
     }
 }

@@ -89,6 +89,23 @@ impl Trace {
         })
     }
 
+    /// Elements of the parameters of the layer at this path.
+    pub fn parameters(&self, path: &str) -> Option<usize> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Operation {
+                operation,
+                path: Some(name),
+                ..
+            } if name == path => Some(operation.parameters()),
+            _ => None,
+        })
+    }
+
+    /// Bytes of a value for a batch of this size.
+    pub fn value_bytes(&self, value: usize, batch: usize) -> usize {
+        self.values[value] / self.batch.max(1) * batch * self.element_size
+    }
+
     /// The layers' paths.
     pub fn paths(&self) -> Vec<String> {
         let paths = self.steps.iter().filter_map(Step::path);
