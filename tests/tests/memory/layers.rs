@@ -84,7 +84,10 @@ fn normalization_with_a_frozen_gamma_keeps_nothing() {
                 let mut only_beta = norm.clone();
                 only_beta.gamma = only_beta.gamma.set_require_grad(false);
                 let kept = kept_bytes(&only_beta, |norm| norm.forward(x.clone() * 2.0));
-                assert!(kept <= NORMALIZATION_BYTES, "{name}, only beta: {kept} bytes");
+                assert!(
+                    kept <= NORMALIZATION_BYTES,
+                    "{name}, only beta: {kept} bytes"
+                );
 
                 let valid = norm.valid();
                 let kept = kept_bytes(&valid, |norm| norm.forward(plain.clone() * 2.0));
@@ -94,7 +97,10 @@ fn normalization_with_a_frozen_gamma_keeps_nothing() {
             let rows = leaf([512, MAP[1]], &device);
             let frozen = fixed(Method::Exact, &device).freeze();
             let kept = kept_bytes(&frozen, |norm| norm.forward(rows.clone() * 2.0));
-            assert!(kept <= 2 * NORMALIZATION_BYTES, "{device_name}, rows: {kept} bytes");
+            assert!(
+                kept <= 2 * NORMALIZATION_BYTES,
+                "{device_name}, rows: {kept} bytes"
+            );
         }
     });
 }
