@@ -111,6 +111,45 @@ fn one_sample_one_channel_and_one_pixel_have_burns_gradients() {
     assert_burns_with_fixed_statistics([4, 9, 1, 1]);
 }
 
+/// Half precision goes through the portable bodies.
+#[test]
+fn half_precision_is_burns_to_rounding() {
+    for (device_name, device) in autodiff_devices() {
+        for (dtype, tolerance) in [(DType::F16, 5e-3), (DType::BF16, 4e-2)] {
+            if !device.supports_dtype(dtype) {
+                continue;
+            }
+            let burns = fixed(burns(3, 1e-3, &device, dtype));
+            let ours = BatchNorm::from(burns.clone());
+            let x = random_dtype(1, [2, 3, 5, 7], &device, dtype).require_grad();
+            let found = our_pass(&ours, x.clone());
+            let name = format!("{dtype:?} ({device_name})");
+            assert_all_tracked(&name, &found);
+            found.assert_close(&name, &burns_pass(&burns, x), tolerance);
+        }
+    }
+}
+
+/// The layer twice in one graph: its gradients add up.
+#[test]
+fn a_layer_that_is_used_twice_gets_both_gradients() {
+    for (device_name, device) in autodiff_devices() {
+        let norm = ours(4, &device, DType::F64);
+        let x = random_dtype(1, [2, 4, 5, 7], &device, DType::F64).require_grad();
+        let once = our_pass(&norm, x.clone());
+        let twice = pass(
+            |x| norm.forward(x.clone()) + norm.forward(x) * 2.0,
+            [&norm.gamma, &norm.beta],
+            x,
+        );
+        let tripled = |values: &[f64]| values.iter().map(|it| 3.0 * it).collect::<Vec<_>>();
+        for ((name, found), (_, once)) in twice.tensors().into_iter().zip(once.tensors()) {
+            let name = format!("{name} ({device_name})");
+            assert_close(&name, found, &tripled(once), 1e-12);
+        }
+    }
+}
+
 #[test]
 fn strided_inputs_are_read_as_they_are() {
     for (device_name, device) in autodiff_devices() {

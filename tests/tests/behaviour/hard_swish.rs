@@ -175,3 +175,18 @@ fn other_users_of_the_input_see_it_unchanged() {
         assert_eq!(values(x), before, "{name}, a part");
     }
 }
+
+#[test]
+fn no_elements_have_no_gradient() {
+    for (name, device) in autodiff_devices() {
+        for (dtype, _) in PRECISIONS {
+            if !device.supports_dtype(dtype) {
+                continue;
+            }
+            let leaf = Tensor::<3>::zeros([0, 3, 4], (&device, dtype)).require_grad();
+            let gradients = HardSwish::new().forward(leaf.clone()).sum().backward();
+            let gradient = leaf.grad(&gradients).expect("tracked");
+            assert_eq!(gradient.dims(), [0, 3, 4], "{name}, {dtype:?}");
+        }
+    }
+}

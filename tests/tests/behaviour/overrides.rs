@@ -249,7 +249,7 @@ where
         let signed = random_dtype(1, [a, b, d, c], device, dtype).swap_dims(2, 3);
         let zero = signed.zeros_like();
         // a row here and there has no negative values, or nothing at all
-        let some = signed.clone().slice_fill([0..1], 0.0);
+        let some = signed.clone().slice_fill(0..1, 0.0);
         for values in [signed.clone(), signed.clone().abs(), some, zero] {
             let expected_values: Vec<f64> = burn_frugal_tests::values(values.clone());
             let values = backend.primitive(values);

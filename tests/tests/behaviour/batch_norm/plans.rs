@@ -5,9 +5,10 @@ use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor};
 use burn_frugal::Method;
 use burn_frugal::nn::{BatchNorm, Conv2d, HardSwish};
-use burn_frugal::plan::{Candidates, Plan, Profile};
+use burn_frugal::plan::schedule::{Amount, Importance, Schedule, SparseLayer};
+use burn_frugal::plan::{Candidates, Plan, Profile, TrainingState};
 use burn_frugal_tests::layers::{layer, same};
-use burn_frugal_tests::{autodiff_devices, random, relative_error, values};
+use burn_frugal_tests::{assert_close, autodiff_devices, random, relative_error, values};
 
 use super::burns;
 
@@ -185,5 +186,109 @@ fn a_profile_measures_it() {
                 );
             }
         }
+    }
+}
+
+/// The channels of a channel-sparse layer are those of gamma.
+#[test]
+fn a_schedule_chooses_its_channels() {
+    for (name, device) in autodiff_devices() {
+        let network = network(&device);
+        let plan = Plan::builder()
+            .layer("conv", Method::channel_sparse(0.4))
+            .layer("norm", Method::channel_sparse(0.5))
+            .build(&network);
+        let plan = plan.expect("its layers");
+        let network = plan.apply(network).expect("its layers");
+        let network = plan.freeze_rest(network, &[]).expect("its layers");
+        let layers = SparseLayer::of(&network);
+        let norm = layers.iter().find(|layer| layer.path == "norm");
+        let norm = norm.expect("a channel-sparse layer");
+        let found = (norm.channels, norm.weights_per_channel, norm.selected);
+        assert_eq!(found, (6, 1, 3), "{name}");
+
+        let importance = Importance::weight_norm(&network).expect("numbers");
+        let gammas = values(network.norm.gamma.val());
+        let expected: Vec<f64> = gammas.iter().map(|gamma| gamma.abs()).collect();
+        assert_close(
+            &name,
+            importance.of("norm").expect("its layer"),
+            &expected,
+            1e-12,
+        );
+
+        let gradient = |network: &Network| {
+            let gradients = network.loss(1).backward();
+            values(network.norm.gamma.val().grad(&gradients).expect("trained"))
+        };
+        let exact = Plan::default().apply(network.clone()).expect("no layers");
+        let expected: Vec<f64> = gradient(&exact).iter().map(|it| it.abs()).collect();
+        let importance = Importance::gradient_norm(&network, |network| network.loss(1));
+        let importance = importance.expect("both are used");
+        assert_close(
+            &name,
+            importance.of("norm").expect("its layer"),
+            &expected,
+            1e-5,
+        );
+
+        let schedule = Schedule::fixed(layers, &importance, Amount::PerLayer);
+        let network = schedule
+            .expect("a schedule")
+            .apply(network)
+            .expect("its layers");
+        let mut order: Vec<usize> = (0..6).collect();
+        order.sort_by(|&a, &b| expected[b].total_cmp(&expected[a]));
+        let mut most = order[..3].to_vec();
+        most.sort_unstable();
+        assert_eq!(network.norm.method.channels(), Some(most.clone()), "{name}");
+        for (channel, gradient) in gradient(&network).into_iter().enumerate() {
+            assert_eq!(
+                gradient != 0.0,
+                most.contains(&channel),
+                "{name}, {channel}"
+            );
+        }
+    }
+}
+
+/// What it carries from step to step is saved and comes back.
+#[test]
+fn a_training_state_has_its_channels_and_factors() {
+    for (name, device) in autodiff_devices() {
+        let fresh = || {
+            let network = network(&device);
+            let plan = Plan::builder()
+                .layer("norm", Method::activation_shortcut([1, 3, 4, 2]))
+                .layer("last", Method::channel_sparse(0.5))
+                .build(&network);
+            let plan = plan.expect("its layers");
+            let network = plan.apply(network).expect("its layers");
+            plan.freeze_rest(network, &[]).expect("its layers")
+        };
+        let trained = fresh();
+        trained.loss(1).backward();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("state");
+        TrainingState::of(&trained)
+            .save(&path)
+            .expect("a writable folder");
+        let state = TrainingState::load(&path).expect("what was saved");
+        let restored = state.restore(fresh()).expect("its layers");
+        let channels = trained.last.method.channels();
+        assert_eq!(channels.as_ref().map(Vec::len), Some(2), "{name}");
+        assert_eq!(restored.last.method.channels(), channels, "{name}");
+        for mode in 0..4 {
+            let factor = |network: &Network| network.norm.method.factor(mode).map(values);
+            assert!(factor(&trained).is_some(), "{name}, mode {mode}");
+            assert_eq!(factor(&restored), factor(&trained), "{name}, mode {mode}");
+        }
+        // the same next step
+        let next = |network: &Network| {
+            let gradients = network.loss(2).backward();
+            [&network.norm.gamma, &network.last.gamma]
+                .map(|gamma| values(gamma.val().grad(&gradients).expect("trained")))
+        };
+        assert_eq!(next(&restored), next(&trained), "{name}");
     }
 }
