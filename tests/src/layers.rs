@@ -15,7 +15,7 @@ pub const INPUT: [usize; 4] = [2, 4, 7, 9];
 pub const OUTPUT: [usize; 4] = [2, 6, 7, 9];
 
 /// One method of each kind, and their variants.
-pub fn methods() -> [Method; 8] {
+pub fn methods() -> [Method; 9] {
     let ranks = [1, 2, 3, 4];
     [
         Method::Exact,
@@ -26,6 +26,7 @@ pub fn methods() -> [Method; 8] {
         ActivationShortcut::new(ranks).sequential().into(),
         ActivationShortcut::new(ranks).frozen().into(),
         Method::hosvd(0.7),
+        Method::quantized(4),
     ]
 }
 

@@ -194,7 +194,7 @@ fn a_method_changes_its_gradients_and_nothing_else() {
         assert_close(name, found_bias, exact_bias, 1e-6);
         let far = |found: &Option<Vec<f64>>, exact: &Option<Vec<f64>>| {
             let [found, exact] = [found, exact].map(|it| it.as_deref().expect("tracked"));
-            relative_error(found, exact) > 0.1
+            relative_error(found, exact) > 0.05
         };
         let method = conv.method.method();
         let filtered = matches!(method, Method::GradientFilter(_));

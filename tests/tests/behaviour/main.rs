@@ -2,19 +2,23 @@
 //! binary, so that Burn is linked once; what needs a global allocator of its own is in another.
 
 mod activations;
+mod batch_norm;
 mod calibration;
 mod cases;
 mod channel_sparse;
 mod efficientnet;
 mod flops;
 mod folding;
+mod global_average_pool2d;
 mod gradients;
+mod hard_swish;
 mod hosvd;
 mod importance;
 mod layer;
 mod layouts;
 mod linear;
 mod linear_methods;
+mod max_pool2d;
 mod model_configs;
 mod models;
 mod non_finite;
@@ -26,6 +30,7 @@ mod plan_files;
 mod plan_json;
 mod planner;
 mod profile;
+mod quantized;
 mod regressions;
 mod schedule;
 mod shortcut;

@@ -6,10 +6,10 @@
 #![cfg_attr(feature = "ndarray", allow(deprecated))]
 
 use burn::backend::{DispatchKindConversion, DispatchTensor, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{DType, Device, Tensor};
-use burn_frugal::kernels::{Activation, ConvGeometry, Span, Tiles};
+use burn::tensor::{DType, Device, Shape, Tensor};
+use burn_frugal::kernels::{Activation, Bits, ConvGeometry, PoolGeometry, Span, Tiles};
 use burn_frugal::ops::{FrugalOps, MaybeFloat, portable};
-use burn_frugal_tests::{random_dtype, values};
+use burn_frugal_tests::{random_dtype, relative_error, values};
 use proptest::prelude::*;
 
 const DTYPES: [DType; 2] = [DType::F32, DType::F64];
@@ -165,18 +165,123 @@ where
         let backend = Witness::<B>::new(device, dtype);
         let input = backend.strided(1, shape);
         let gradient = backend.strided(2, shape);
-        for activation in [Activation::Relu, Activation::Relu6] {
+        for activation in [Activation::Relu, Activation::Relu6, Activation::HardSwish] {
             let expected = portable::activation::<B>(input.clone(), activation);
             let plain = B::activation(input.clone(), activation);
             same::<B>("activation", plain, expected.clone())?;
             let (output, mask) = B::activation_with_mask(input.clone(), activation);
             same::<B>("activation with a mask", output, expected)?;
             let (_, whole) = portable::activation_with_mask::<B>(input.clone(), activation);
+            let found = B::mask_gradient(mask, gradient.clone(), activation);
+            let expected = portable::mask_gradient::<B>(whole, gradient.clone(), activation);
+            prop_assert_eq!(found.dtype(), dtype);
+            // slopes of hard swish are 127ths, which round
+            let tolerance = if activation == Activation::HardSwish {
+                4.0 * dtype.finfo().expect("a float").epsilon
+            } else {
+                0.0
+            };
+            let error = relative_error(&numbers::<B>(found), &numbers::<B>(expected));
+            prop_assert!(
+                error <= tolerance,
+                "masked gradient, {activation:?}: {error:e}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Max pooling of integers, many of which are equal, and of some infinities.
+fn pools<B: FrugalOps>(
+    device: &Device,
+    [batch, channels]: [usize; 2],
+    geometry: PoolGeometry,
+) -> Result<(), TestCaseError>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let geometry = PoolGeometry {
+        maps: batch * channels,
+        ..geometry
+    };
+    let shape = |[height, width]: [usize; 2]| [batch, channels, height, width];
+    for dtype in DTYPES {
+        let backend = Witness::<B>::new(device, dtype);
+        let [height, width] = geometry.input;
+        let integers = backend.integers(1, [batch, channels, width, height]);
+        let infinite = integers.clone().lower_elem(0);
+        let infinite = integers.clone().mask_fill(infinite, f64::NEG_INFINITY);
+        let gradient = backend.strided(2, shape(geometry.output));
+        for input in [integers, infinite] {
+            let input = backend.primitive(input.swap_dims(2, 3));
+            let (expected, expected_taps) =
+                portable::max_pool_with_taps::<B>(input.clone(), &geometry);
             same::<B>(
-                "masked gradient",
-                B::mask_gradient(mask, gradient.clone(), activation),
-                portable::mask_gradient::<B>(whole, gradient.clone(), activation),
+                "max pool",
+                B::max_pool(input.clone(), geometry),
+                expected.clone(),
             )?;
+            let (found, taps) = B::max_pool_with_taps(input, geometry);
+            same::<B>("max pool with taps", found, expected)?;
+            same::<B>(
+                "max pool's input gradient",
+                B::max_pool_input_gradient(taps, gradient.clone(), geometry),
+                portable::max_pool_input_gradient::<B>(expected_taps, gradient.clone(), &geometry),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// There and back, in rows of the last `axes` axes.
+fn quantized<B: FrugalOps>(
+    device: &Device,
+    shape: [usize; 4],
+    axes: usize,
+) -> Result<(), TestCaseError>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let row_len = shape[4 - axes..].iter().product();
+    for dtype in DTYPES {
+        let backend = Witness::<B>::new(device, dtype);
+        let [a, b, c, d] = shape;
+        let signed = random_dtype(1, [a, b, d, c], device, dtype).swap_dims(2, 3);
+        let zero = signed.zeros_like();
+        // a row here and there has no negative values, or nothing at all
+        let some = signed.clone().slice_fill(0..1, 0.0);
+        for values in [signed.clone(), signed.clone().abs(), some, zero] {
+            let expected_values: Vec<f64> = burn_frugal_tests::values(values.clone());
+            let values = backend.primitive(values);
+            for (bits, levels) in [(Bits::Eight, [255.0, 127.0]), (Bits::Four, [15.0, 7.0])] {
+                let (codes, scales) = B::quantize_rows(values.clone(), bits, row_len);
+                let found = B::dequantize_rows(codes, scales, bits, Shape::from(shape));
+                let (codes, scales) = portable::quantize_rows::<B>(values.clone(), bits, row_len);
+                let expected =
+                    portable::dequantize_rows::<B>(codes, scales, bits, Shape::from(shape));
+                if dtype == DType::F32 {
+                    same::<B>("quantized", found, expected)?;
+                    continue;
+                }
+                // the portable body finds codes in single precision: next to a tie, another one
+                for there_and_back in [found, expected] {
+                    prop_assert_eq!(there_and_back.shape(), Shape::from(shape));
+                    prop_assert_eq!(there_and_back.dtype(), dtype);
+                    let found = numbers::<B>(there_and_back);
+                    let rows = found.chunks(row_len).zip(expected_values.chunks(row_len));
+                    for (found, expected) in rows {
+                        let most = expected
+                            .iter()
+                            .fold(0.0, |most: f64, it| most.max(it.abs()));
+                        let negative = expected.iter().any(|value| *value < 0.0);
+                        let step = most / levels[usize::from(negative)];
+                        for (found, expected) in found.iter().zip(expected) {
+                            let off = (found - expected).abs();
+                            prop_assert!(off <= step * 0.50001, "{bits:?}: {off} of {step}");
+                        }
+                    }
+                }
+            }
         }
     }
     Ok(())
@@ -328,8 +433,11 @@ fn tall() -> impl Strategy<Value = ([usize; 2], Flaw)> {
     (sizes, flaws).prop_map(|((columns, more), flaw)| ([columns + more, columns], flaw))
 }
 
-/// Input size, kernel, stride, padding and dilation of one axis; the kernel fits.
-fn axis() -> impl Strategy<Value = (usize, usize, usize, (usize, usize), usize)> {
+/// Input size, kernel, stride, padding and dilation of one axis.
+type AxisSizes = (usize, usize, usize, (usize, usize), usize);
+
+/// The sizes of an axis that the kernel fits in.
+fn axis() -> impl Strategy<Value = AxisSizes> {
     let sizes = (
         1_usize..10,
         1_usize..6,
@@ -361,6 +469,28 @@ fn layer() -> impl Strategy<Value = ConvGeometry> {
             groups,
         },
     )
+}
+
+/// A pooling in which every window has a pixel, its last windows in the padding or not.
+fn pooling() -> impl Strategy<Value = PoolGeometry> {
+    let outputs = |(input, kernel, stride, padding, dilation): AxisSizes, more: usize| {
+        let extent = dilation * (kernel - 1) + 1;
+        let room = (input + padding.0 + padding.1).saturating_sub(extent);
+        room / stride + 1 + more
+    };
+    (axis(), axis(), 0_usize..2, 0_usize..2)
+        .prop_map(move |(vertical, horizontal, below, right)| PoolGeometry {
+            maps: 1,
+            input: [vertical.0, horizontal.0],
+            output: [outputs(vertical, below), outputs(horizontal, right)],
+            kernel: [vertical.1, horizontal.1],
+            stride: [vertical.2, horizontal.2],
+            padding: [vertical.3, horizontal.3],
+            dilation: [vertical.4, horizontal.4],
+        })
+        .prop_filter("a window of padding only", |geometry| {
+            geometry.check().is_ok()
+        })
 }
 
 /// A size cut at random points; some spans are empty, and pixels between spans are in none.
@@ -410,6 +540,22 @@ macro_rules! overrides_of {
                 #[test]
                 fn activations_are_the_portable_ones((shape, _, _) in unfolded()) {
                     activations::<$backend>(&$device, shape)?;
+                }
+
+                #[test]
+                fn max_pools_are_the_portable_ones(
+                    maps in (1_usize..4, 1_usize..4),
+                    geometry in pooling(),
+                ) {
+                    pools::<$backend>(&$device, [maps.0, maps.1], geometry)?;
+                }
+
+                #[test]
+                fn quantized_rows_are_the_portable_ones(
+                    (shape, _, _) in unfolded(),
+                    axes in 1_usize..4,
+                ) {
+                    quantized::<$backend>(&$device, shape, axes)?;
                 }
 
                 #[test]

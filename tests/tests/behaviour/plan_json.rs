@@ -11,6 +11,7 @@ fn any_method() -> impl Strategy<Value = Method> {
         Just(Method::Exact),
         any::<usize>().prop_map(Method::gradient_filter),
         any::<usize>().prop_map(Method::published_gradient_filter),
+        any::<u8>().prop_map(Method::quantized),
     ]
 }
 

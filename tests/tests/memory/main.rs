@@ -2,6 +2,7 @@
 //! counts it, is what its method promises, and nothing accumulates over thousands of steps.
 
 mod drift;
+mod layers;
 mod prediction;
 mod transient;
 
@@ -133,7 +134,12 @@ fn kinds<const D: usize>() -> Vec<Method> {
     if D == 4 {
         kinds.push(Method::gradient_filter(2));
     }
-    kinds.extend([Method::channel_sparse(0.5), shortcut, Method::hosvd(0.7)]);
+    kinds.extend([
+        Method::channel_sparse(0.5),
+        shortcut,
+        Method::hosvd(0.7),
+        Method::quantized(8),
+    ]);
     kinds
 }
 
@@ -217,7 +223,8 @@ fn a_layer_keeps_what_its_method_promises() {
     alone(|| {
         let filters = [2, 7].map(Method::gradient_filter);
         let sparse = [0.25, 0.6].map(Method::channel_sparse);
-        let methods = [&[Method::Exact], filters.as_slice(), sparse.as_slice()].concat();
+        let quantized = [8, 4].map(Method::quantized);
+        let methods = [&[Method::Exact], &filters[..], &sparse, &quantized].concat();
         for_each_layer(&methods, |name, device, conv, input| {
             assert_conv_promise(name, device, &conv, input);
         });
@@ -324,6 +331,10 @@ fn a_linear_layer_keeps_what_its_method_promises() {
         assert_linear_promises([3600, 240], &exact_and_sparse);
         assert_linear_promises([18, 200, 240], &exact_and_sparse[..2]);
         assert_linear_promises([3, 2, 3, 200, 240], &sparse[..1]);
+
+        let quantized = [8, 4].map(Method::quantized);
+        assert_linear_promises([7200, 240], &quantized);
+        assert_linear_promises([36, 200, 241], &quantized);
 
         assert_linear_promises([1200, 80], &shortcuts([600, 40].into()));
         assert_linear_promises([64, 72, 80], &shortcuts([32, 36, 40].into()));

@@ -1,7 +1,7 @@
 use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param, RunningState};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use burn_frugal_kernels::ConvGeometry;
 
 use super::Conv2d;
@@ -130,7 +130,8 @@ impl BatchNorm {
     /// - `input` and output: `[batch, features, ..]`
     ///
     /// # Panics
-    /// When the input has fewer than 2 axes, or its second one is not the number of features.
+    /// When the input has fewer than 2 axes, its second one is not the number of features, or its
+    /// element type is another than that of gamma, beta and the running statistics.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let input = dequantized(input);
         let [features] = self.gamma.dims();
@@ -138,6 +139,13 @@ impl BatchNorm {
         if shape.get(1) != Some(&features) {
             panic!(
                 "BatchNorm::forward: expected an input [batch, {features}, ..], found {shape:?}"
+            );
+        }
+        let (dtype, dtypes) = (input.dtype(), self.dtypes());
+        if dtypes != [dtype; 4] {
+            panic!(
+                "BatchNorm::forward: input {shape:?}, gamma, beta, mean and variance [{features}] \
+                 must have one element type, found {dtype:?} and {dtypes:?}"
             );
         }
         if input.device().is_autodiff() && self.training.is_enabled() {
@@ -173,7 +181,7 @@ impl BatchNorm {
             dilation: [1, 1],
             groups: features,
         });
-        let (gamma, beta) = (self.gamma.val(), self.beta.val());
+        let [gamma, beta] = [&self.gamma, &self.beta].map(|param| dequantized(param.val()));
         let Affine {
             inverse_deviation,
             centre,
@@ -246,10 +254,21 @@ impl BatchNorm {
         conv
     }
 
+    /// Element types of gamma, beta, mean and variance; of what is quantized, those that it stands for.
+    fn dtypes(&self) -> [DType; 4] {
+        [
+            self.gamma.val(),
+            self.beta.val(),
+            self.running_mean.value(),
+            self.running_var.value(),
+        ]
+        .map(|tensor| dequantized(tensor).dtype())
+    }
+
     /// The running statistics and parameters as factors and terms of each channel, outside any graph.
     fn affine(&self, device: &Device) -> Affine {
         let device = device.clone().without_autodiff();
-        let plain = |tensor: Tensor<1>| tensor.without_autodiff().to_device(&device);
+        let plain = |tensor: Tensor<1>| dequantized(tensor.without_autodiff()).to_device(&device);
         let [gamma, beta] = [&self.gamma, &self.beta].map(|param| plain(param.val()));
         let [mean, variance] =
             [&self.running_mean, &self.running_var].map(|state| plain(state.value()));

@@ -133,14 +133,20 @@ impl MaxPool2d {
     /// Windows along an axis; 0 if not even one fits.
     fn outputs(&self, axis: usize, size: usize, (before, after): (usize, usize)) -> usize {
         let stride = self.stride[axis].max(1);
-        let extent = self.dilation[axis] * self.kernel_size[axis].saturating_sub(1) + 1;
+        let reach = self.kernel_size[axis].saturating_sub(1);
+        let extent = self.dilation[axis].saturating_mul(reach).saturating_add(1);
         let surplus = if self.ceil_mode { stride - 1 } else { 0 };
-        let Some(room) = (before + size + after + surplus).checked_sub(extent) else {
+        let front = before.saturating_add(size);
+        let Some(room) = front
+            .saturating_add(after)
+            .saturating_add(surplus)
+            .checked_sub(extent)
+        else {
             return 0;
         };
         let outputs = room / stride + 1;
         // rounding up must not add a window that starts behind the input
-        if self.ceil_mode && (outputs - 1) * stride >= before + size {
+        if self.ceil_mode && (outputs - 1).saturating_mul(stride) >= front {
             outputs - 1
         } else {
             outputs

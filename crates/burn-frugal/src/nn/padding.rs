@@ -11,7 +11,8 @@ pub(super) fn padding_pairs(
     stride: [usize; 2],
 ) -> [(usize, usize); 2] {
     let same = |axis: usize| {
-        let output = size[axis].div_ceil(stride[axis]);
+        // a stride of 0 is refused by the layer, with words
+        let output = size[axis].div_ceil(stride[axis].max(1));
         let needed = output.saturating_sub(1) * stride[axis] + kernel[axis];
         let total = needed.saturating_sub(size[axis]);
         (total / 2, total - total / 2)

@@ -2,7 +2,9 @@ use burn::backend::{
     Backend, TensorMetadata,
     tensor::{FloatTensor, IntTensor},
 };
-use burn::tensor::{IndexingUpdateOp, IntDType, Shape, Slice, TensorData};
+use burn::tensor::{
+    BoolDType, BoolStore, DType, IndexingUpdateOp, IntDType, Shape, Slice, TensorData,
+};
 use burn_frugal_kernels::PoolGeometry;
 
 /// See [`FrugalOps::max_pool_with_taps`](crate::ops::FrugalOps::max_pool_with_taps).
@@ -34,8 +36,28 @@ pub fn max_pool_with_taps<B: Backend>(
     let row = B::int_div_scalar(pooled.indices.clone(), width.into());
     let column = B::int_remainder_scalar(pooled.indices, width.into());
     let within = |place: IntTensor<B>, axis: usize| {
-        let offset = B::int_sub(place, starts::<B>(&pooled.output, geometry, axis, 0));
-        B::int_div_scalar(offset, (geometry.dilation[axis] as i64).into())
+        let along = |of_output: &dyn Fn(i64) -> i64| along::<B>(&pooled.output, axis, of_output);
+        let [size, stride, dilation] =
+            [geometry.input, geometry.stride, geometry.dilation].map(|sizes| sizes[axis] as i64);
+        let (padding, last_tap) = (
+            geometry.padding[axis].0 as i64,
+            geometry.kernel[axis] as i64 - 1,
+        );
+        let offset = B::int_sub(place, along(&|output| output * stride));
+        let tap = B::int_div_scalar(offset, dilation.into());
+        // a window of nothing but negative infinity has its maximum in the padding, or nowhere
+        let first = along(&|output| {
+            let outside = (padding - output * stride).max(0);
+            (outside + dilation - 1) / dilation
+        });
+        let last = along(&|output| {
+            let inside = size - 1 + padding - output * stride;
+            (inside / dilation).min(last_tap)
+        });
+        let before = B::int_lower(tap.clone(), first.clone(), bools());
+        let tap = B::int_mask_where(tap, before, first);
+        let behind = B::int_greater(tap.clone(), last.clone(), bools());
+        B::int_mask_where(tap, behind, last)
     };
     let taps = B::int_add(
         B::int_mul_scalar(within(row, 0), (geometry.kernel[1] as i64).into()),
@@ -61,11 +83,12 @@ pub fn max_pool_input_gradient<B: Backend>(
     let taps = B::int_cast(taps, IntDType::I64);
     let place = |within: IntTensor<B>, axis: usize| {
         let offset = B::int_mul_scalar(within, (geometry.dilation[axis] as i64).into());
-        let padding = geometry.padding[axis].0 as i64;
-        B::int_add(
-            offset,
-            starts::<B>(&output_gradient, geometry, axis, padding),
-        )
+        let (stride, padding) = (
+            geometry.stride[axis] as i64,
+            geometry.padding[axis].0 as i64,
+        );
+        let start = along::<B>(&output_gradient, axis, &|output| output * stride - padding);
+        B::int_add(offset, start)
     };
     let row = place(B::int_div_scalar(taps.clone(), kernel_width), 0);
     let column = place(B::int_remainder_scalar(taps, kernel_width), 1);
@@ -129,20 +152,19 @@ fn framed<B: Backend>(input: FloatTensor<B>, geometry: &PoolGeometry) -> FloatTe
     )
 }
 
-/// Where each output's window starts along an axis, less `padding`, in the shape of `output`.
-fn starts<B: Backend>(
+/// A number for each output along an axis, in the shape of `output`.
+fn along<B: Backend>(
     output: &FloatTensor<B>,
-    geometry: &PoolGeometry,
     axis: usize,
-    padding: i64,
+    of_output: &dyn Fn(i64) -> i64,
 ) -> IntTensor<B> {
-    let count = geometry.output[axis];
-    let stride = geometry.stride[axis] as i64;
-    let starts: Vec<i64> = (0..count as i64)
-        .map(|index| index * stride - padding)
-        .collect();
     let mut shape = [1; 4];
-    shape[2 + axis] = count;
-    let starts = B::int_from_data(TensorData::new(starts, shape), &output.device());
-    B::int_expand(starts, output.shape())
+    shape[2 + axis] = output.shape()[2 + axis];
+    let numbers: Vec<i64> = (0..shape[2 + axis] as i64).map(of_output).collect();
+    let numbers = B::int_from_data(TensorData::new(numbers, shape), &output.device());
+    B::int_expand(numbers, output.shape())
+}
+
+fn bools() -> BoolDType {
+    DType::Bool(BoolStore::Native).into()
 }
