@@ -8,6 +8,10 @@ use crate::product::Matrix;
 /// Bytes of a chunk to aim for: it should stay in a core's cache from one product to the next.
 const CHUNK_BYTES: usize = 256 << 10;
 
+/// Bytes of working memory a thread that products along the modes of a tensor need, as long as a mode has at most a
+/// thousand elements.
+pub const LOW_RANK_WORKING_MEMORY: usize = 2 * CHUNK_BYTES;
+
 /// Columns below which a chunk makes for an inefficient product.
 const CHUNK_COLUMNS: usize = 64;
 

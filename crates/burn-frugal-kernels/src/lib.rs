@@ -59,7 +59,8 @@ mod sums;
 mod tiles;
 
 pub use activations::{Activation, activate, activate_with_mask, mask_gradient};
-pub use conv::{conv2d, conv2d_input_gradient, conv2d_weight_gradient};
+pub use chunks::LOW_RANK_WORKING_MEMORY;
+pub use conv::{conv2d, conv2d_input_gradient, conv2d_weight_gradient, conv2d_working_memory};
 pub use decompositions::{DecompositionError, orthonormalize, symmetric_eigen};
 pub use element::Element;
 pub use geometry::{ConvGeometry, GeometryError};
@@ -69,6 +70,6 @@ pub use place::place;
 pub use pool::{PoolGeometry, max_pool2d, max_pool2d_input_gradient, max_pool2d_with_taps};
 pub use process::{ProcessError, prepare_process};
 pub use quantize::{Bits, dequantize, quantize};
-pub use scratch::working_memory;
+pub use scratch::{working_memory, working_memory_for};
 pub use sums::channel_sums;
 pub use tiles::{Span, Tiles, tile_spread, tile_sums};

@@ -14,11 +14,19 @@ const KEPT_BYTES: usize = 4 << 20;
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes of working memory that the kernels hold between calls, on all threads: what they have needed so far, and what
-/// matrix products may take for each thread of the current `rayon` pool.
+/// matrix products may take for each thread of the current `rayon` pool and for the caller.
 pub fn working_memory() -> usize {
+    BYTES.load(Ordering::Relaxed) + working_memory_for(0)
+}
+
+/// What [`working_memory`] is at most after calls that need `bytes` a thread, such as
+/// [`conv2d_working_memory`] tells.
+pub fn working_memory_for(bytes: usize) -> usize {
     // The products' own buffer has the size of the second-level cache.
     let product = CACHE_INFO[1].cache_bytes;
-    BYTES.load(Ordering::Relaxed) + rayon::current_num_threads() * product
+    // A caller that is none of the pool's threads computes too.
+    let outside = usize::from(rayon::current_thread_index().is_none());
+    (rayon::current_num_threads() + outside) * (bytes.min(KEPT_BYTES) + product)
 }
 
 /// Elements of unspecified content, counted for as long as they are there.
@@ -29,6 +37,7 @@ impl<T: Element> Buffer<T> {
     fn at_least(&mut self, len: usize) -> &mut [T] {
         if self.0.len() < len {
             let before = self.bytes();
+            self.0.reserve_exact(len - self.0.len());
             self.0.resize(len, T::ZERO);
             BYTES.fetch_add(self.bytes() - before, Ordering::Relaxed);
         }

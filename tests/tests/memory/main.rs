@@ -1,8 +1,10 @@
 //! Guards the memory: what a layer really keeps between forward and backward, as an allocator
 //! counts it, is what its method promises, and nothing accumulates over thousands of steps.
 
+mod budget;
 mod drift;
 mod layers;
+mod networks;
 mod prediction;
 mod transient;
 

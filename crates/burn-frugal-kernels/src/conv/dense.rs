@@ -490,3 +490,9 @@ fn each_part<T: Element>(
         })
     }
 }
+
+/// The most elements of scratch that one of the three passes takes.
+pub(super) fn working_elements<T: Element>(geometry: &ConvGeometry) -> usize {
+    let plan = Columns::new::<T>(geometry);
+    plan.len() + geometry.group_outputs() * plan.largest_pixels()
+}

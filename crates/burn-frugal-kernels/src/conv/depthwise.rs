@@ -64,6 +64,15 @@ pub(super) fn forward<T: Element>(
     })
 }
 
+/// The most elements of scratch that one of the three passes takes.
+pub(super) fn working_elements<T: Element>(geometry: &ConvGeometry) -> usize {
+    let frame = Frame::new::<T>(geometry);
+    let multiplier = geometry.group_outputs();
+    let framed_gradient = frame.largest_offset() + frame.sub_plane.next_multiple_of(LANES);
+    let weight_gradient = frame.output_len() + multiplier * geometry.taps() * LANES;
+    frame.input_len() + weight_gradient.max(multiplier * framed_gradient)
+}
+
 /// Direct transpose of [`forward`].
 pub(super) fn input_gradient<T: Element>(
     geometry: &ConvGeometry,

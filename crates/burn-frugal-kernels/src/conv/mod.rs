@@ -183,6 +183,20 @@ pub fn conv2d_weight_gradient<T: Element>(
     weight_gradient
 }
 
+/// Bytes of working memory a thread that a convolution and its gradients need; a larger one than 4 MiB is freed after
+/// use.
+pub fn conv2d_working_memory<T: Element>(geometry: &ConvGeometry) -> usize {
+    if geometry.output_len() == 0 {
+        return 0;
+    }
+    let elements = match path(geometry) {
+        Path::Pointwise | Path::Scale => 0,
+        Path::Depthwise => depthwise::working_elements::<T>(geometry),
+        Path::Dense => dense::working_elements::<T>(geometry),
+    };
+    elements * size_of::<T>()
+}
+
 /// Sets every pixel of `output`, whole images of `[output_channels, pixels]`, to the bias of its channel.
 fn fill_bias<T: Element>(bias: &[T], pixels: usize, output: &mut [T]) {
     for (channel, &bias) in output.chunks_exact_mut(pixels).zip(bias.iter().cycle()) {

@@ -72,6 +72,7 @@ pub struct StepPlanner<'a> {
     optimizer: OptimizerMemory,
     measure: ErrorMeasure,
     most_flops: Option<u64>,
+    most_passes: usize,
 }
 
 /// The best plan that was found.
@@ -127,6 +128,7 @@ impl<'a> StepPlanner<'a> {
             optimizer: OptimizerMemory::default(),
             measure: ErrorMeasure::default(),
             most_flops: None,
+            most_passes: 1,
         }
     }
 
@@ -154,8 +156,18 @@ impl<'a> StepPlanner<'a> {
         }
     }
 
-    /// The best plan found whose step takes at most `budget` bytes. If there is none for the whole
-    /// batch, half of it is tried, and so on: gradients are then accumulated.
+    /// Allows a step to be made of up to `passes` forward and backward passes over parts of the batch
+    /// whose gradients are summed: smaller parts leave more bytes for better methods, and take more
+    /// time. By default a step is one pass, unless no plan at all fits.
+    pub fn most_passes(self, passes: usize) -> Self {
+        Self {
+            most_passes: passes,
+            ..self
+        }
+    }
+
+    /// The best plan found whose step takes at most `budget` bytes; of equal ones that with the fewest
+    /// passes. If there is none within the allowed passes, smaller parts of the batch are tried.
     ///
     /// # Errors
     /// [`Error::Budget`] with the bytes of the smallest step that was found; [`Error::FlopsLimit`] when
@@ -167,7 +179,14 @@ impl<'a> StepPlanner<'a> {
         let mut batch = self.batch.max(1);
         let mut smallest = usize::MAX;
         let mut fewest_flops = u64::MAX;
+        let mut best: Option<StepSolution> = None;
         loop {
+            let passes = self.batch.max(1).div_ceil(batch);
+            if passes > self.most_passes
+                && let Some(best) = best
+            {
+                return Ok(best);
+            }
             let search = Search {
                 planner: self,
                 layers: &layers,
@@ -175,13 +194,20 @@ impl<'a> StepPlanner<'a> {
                 budget,
             };
             match search.best()? {
-                Found::Best(best) => return Ok(self.solution(&layers, *best, batch)),
+                Found::Best(found) => {
+                    if best.as_ref().is_none_or(|best| found.error < best.error) {
+                        best = Some(self.solution(&layers, *found, batch));
+                    }
+                }
                 Found::Nothing { bytes, flops } => {
                     smallest = smallest.min(bytes);
                     fewest_flops = fewest_flops.min(flops);
                 }
             }
             if batch == 1 {
+                if let Some(best) = best {
+                    return Ok(best);
+                }
                 return Err(match self.most_flops {
                     Some(most) if smallest <= budget => Error::FlopsLimit {
                         limit: most,
@@ -312,24 +338,17 @@ impl Search<'_> {
                 Some(_) => &costs[..],
                 None => &costs[..3],
             };
-            let mut fits = false;
             for &cost in costs {
                 for tried in self.tries(first, cost)? {
                     bytes = bytes.min(tried.bytes);
                     if tried.bytes <= self.budget {
                         flops = flops.min(tried.flops);
                     }
-                    if self.fits(&tried) {
-                        fits = true;
-                        if best.as_ref().is_none_or(|best| tried.error < best.error) {
-                            best = Some(tried);
-                        }
+                    let better = best.as_ref().is_none_or(|best| tried.error < best.error);
+                    if better && self.fits(&tried) {
+                        best = Some(tried);
                     }
                 }
-            }
-            // more layers only take more
-            if !fits && first < self.layers.len() {
-                break;
             }
         }
         Ok(match best {
@@ -454,7 +473,7 @@ impl Search<'_> {
         Ok(Tried {
             bytes: planner.network.step_bytes(
                 &memory,
-                self.batch,
+                &training,
                 planner.optimizer.numbers() + usize::from(accumulates),
             ),
             flops: memory.flops(),
@@ -468,14 +487,14 @@ impl Search<'_> {
 
 impl Network {
     /// Bytes of everything at the worst moment of a step, with a margin for the prediction.
-    fn step_bytes(&self, memory: &StepMemory, batch: usize, numbers: usize) -> usize {
+    fn step_bytes(&self, memory: &StepMemory, training: &Training, numbers: usize) -> usize {
         // the optimizer has all gradients, and for one parameter after the other its change
         let update = memory.gradients + 2 * memory.largest_gradient;
         let moment = memory.peak.max(update);
         self.parameters
             + memory.gradients * numbers
-            + self.input_bytes(batch)
-            + self.working_memory()
+            + self.input_bytes(training.batch)
+            + self.working_memory(training)
             + moment
             + moment / RELATIVE_MARGIN
             + MARGIN

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use burn_frugal_kernels as kernels;
 
 use super::{Plan, walk};
 use crate::error::Error;
@@ -129,9 +130,23 @@ impl Network {
         self.trace.value_bytes(0, batch)
     }
 
-    /// Bytes that the kernels hold between passes, after the passes of this process so far.
-    pub(super) fn working_memory(&self) -> usize {
-        burn_frugal_kernels::working_memory()
+    /// Bytes that the CPU kernels hold between the passes of a training step.
+    pub(super) fn working_memory(&self, training: &Training) -> usize {
+        let low_rank =
+            |method: &Method| matches!(method, Method::ActivationShortcut(_) | Method::Hosvd(_));
+        let modes = match training.plan.methods().values().any(low_rank) {
+            true => kernels::LOW_RANK_WORKING_MEMORY,
+            false => 0,
+        };
+        // smaller batches may need more; other passes of the program, over one sample say, were before
+        let batches = (0..).map(|halvings| training.batch >> halvings);
+        let batches = batches.take_while(|&batch| batch > 0);
+        let convolutions = batches.flat_map(|batch| self.trace.convolutions(batch));
+        let convolutions = convolutions.map(|conv| match self.trace.element_size {
+            8 => kernels::conv2d_working_memory::<f64>(&conv),
+            _ => kernels::conv2d_working_memory::<f32>(&conv),
+        });
+        kernels::working_memory_for(convolutions.max().unwrap_or_default().max(modes))
     }
 
     /// The shape of the input of the layer at this path, for a batch of this size; the first one if

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use burn::backend::{Dispatch, TensorMetadata, ops::FloatTensorOps};
 use burn::module::Module;
 use burn::tensor::Tensor;
+use burn_frugal_kernels::ConvGeometry;
 
 use super::super::slot::{Observation, Observer};
 use super::super::{measure, walk};
@@ -85,6 +86,21 @@ impl Trace {
                 path: Some(name),
                 ..
             } if name == path => Some(geometry.with_batch(self.batch, batch)),
+            _ => None,
+        })
+    }
+
+    /// All convolutions, for a batch of this size.
+    pub fn convolutions(&self, batch: usize) -> impl Iterator<Item = ConvGeometry> + '_ {
+        self.steps.iter().filter_map(move |step| match step {
+            Step::Operation {
+                operation:
+                    Operation::Layer {
+                        geometry: LayerGeometry::Conv2d(conv),
+                        ..
+                    },
+                ..
+            } => Some(ConvGeometry { batch, ..*conv }),
             _ => None,
         })
     }
