@@ -120,7 +120,7 @@ impl Count {
             transient: peak.saturating_sub(self.last),
             live: live.saturating_sub(self.before),
             forward: 2 * observation.geometry.products(),
-            flops: if trained { flops } else { Default::default() },
+            flops: flops.of_step(trained, observation.input_tracked),
         });
         self.peak = self.peak.max(peak);
         self.last = live;
