@@ -3,11 +3,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 /// Frees what forward passes on training devices keep whose results were dropped without a backward
 /// pass. Burn does it at the end of every backward pass, of whatever model: this runs one of a single
 /// number on `device`.
+///
+/// It does not reach passes of parameters that were not part of a backward pass since they were made or
+/// an optimizer changed them: Burn looks at those only in a backward pass of the same parameters.
 ///
 /// Trained layers of [`burn_frugal::nn`](crate::nn) call it themselves when some passes wait, so a loop
 /// of forward passes does not grow. A [`valid`](burn::module::Module::valid) model keeps nothing in the
@@ -29,6 +32,37 @@ pub fn free_abandoned(device: &Device) {
         false => device.clone().autodiff(),
     };
     Tensor::<1>::zeros([1], &device).require_grad().backward();
+}
+
+/// [`free_abandoned`] that reaches the graphs of some tensors too.
+///
+/// Burn joins graphs that share a parameter, and does not look for abandoned passes in one in which a
+/// tensor is still used, but at the end of a backward pass in that very graph. So there is one, of a
+/// number that joins it and is of no use to anyone else.
+pub(crate) struct Sweep {
+    number: Tensor<1>,
+}
+
+impl Sweep {
+    pub(crate) fn new(device: &Device) -> Self {
+        let number = Tensor::zeros([1], (device, DType::F32));
+        Self {
+            number: number.require_grad(),
+        }
+    }
+
+    /// Joins the graph of a tensor, if it is part of one.
+    pub(crate) fn reach<const D: usize>(&self, tensor: &Tensor<D>) {
+        if tensor.is_tracked() && tensor.shape().num_elements() > 0 {
+            let first = tensor.clone().flatten::<1>(0, D - 1).narrow(0, 0, 1);
+            drop(first.cast(DType::F32) + self.number.clone());
+        }
+    }
+
+    /// Frees what is abandoned.
+    pub(crate) fn run(self) {
+        self.number.sum().backward();
+    }
 }
 
 /// The system's allocator, counting live bytes and their peak over the whole process.

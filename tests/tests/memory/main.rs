@@ -3,6 +3,7 @@
 
 mod budget;
 mod drift;
+mod guards;
 mod layers;
 mod networks;
 mod prediction;

@@ -18,6 +18,16 @@ pub struct Flops {
 }
 
 impl Flops {
+    /// Those of them that a step runs in which the weight is trained and the input has a gradient, or not.
+    pub(crate) fn of_step(self, trained: bool, input_tracked: bool) -> Self {
+        let only = |needed: bool, operations| if needed { operations } else { 0 };
+        Self {
+            forward: only(trained, self.forward),
+            weight_gradient: only(trained, self.weight_gradient),
+            input_gradient: only(input_tracked, self.input_gradient),
+        }
+    }
+
     /// All of them.
     pub fn total(&self) -> u64 {
         self.forward + self.weight_gradient + self.input_gradient

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Tensor};
 use burn_frugal_kernels::ConvGeometry;
 
 use super::Conv2d;
-use super::layer::dequantized;
+use super::layer::{dequantized, free_abandoned};
 use crate::error::Error;
 use crate::geometry::LayerGeometry;
 use crate::methods::{LayerShape, Method, Saved};
@@ -191,28 +191,26 @@ impl BatchNorm {
         let normalised = || {
             ops::normalized::<Dispatch>(
                 input.clone().without_autodiff().into_dispatch(),
-                inverse_deviation.into_dispatch(),
-                centre.into_dispatch(),
+                inverse_deviation.clone().into_dispatch(),
+                centre.clone().into_dispatch(),
                 &geometry,
             )
         };
-        let observed_input = if gamma.is_tracked() || self.method.is_observed() {
-            Some(normalised())
+        let input_tracked = input.is_tracked();
+        let trained = gamma.is_tracked();
+        if trained || input_tracked || beta.is_tracked() {
+            free_abandoned(&self.method, &input, &gamma, Some(&beta));
+        }
+        let saved = if trained {
+            let weight = || gamma.to_data();
+            self.method.keep(normalised(), &geometry, weight)
         } else {
-            None
+            Saved::Nothing
         };
-        let saved = match &observed_input {
-            Some(normalised) if gamma.is_tracked() => {
-                self.method.free_abandoned(&input.device());
-                let weight = || gamma.to_data();
-                self.method.keep(normalised.clone(), &geometry, weight)
-            }
-            _ => Saved::Nothing,
-        };
-        let kept = gamma.is_tracked().then(|| saved.bytes());
+        let kept = trained.then(|| saved.bytes());
         let step = self.method.step(geometry);
         let output = <Dispatch as FrugalOps>::normalization(
-            input.into_dispatch(),
+            input.clone().into_dispatch(),
             scale.into_dispatch(),
             shift.into_dispatch(),
             gamma.into_dispatch(),
@@ -220,8 +218,10 @@ impl BatchNorm {
             saved,
             step,
         );
-        let observed_input = || observed_input.expect("it is made for an observer");
-        Tensor::from_dispatch(self.method.observed(observed_input, output, geometry, kept))
+        let output = self
+            .method
+            .observed(&normalised, input_tracked, output, geometry, kept);
+        Tensor::from_dispatch(output)
     }
 
     /// The convolution that does what `conv` and this layer do one after the other with the running

@@ -17,9 +17,13 @@ pub(super) fn forward<const D: usize, const W: usize>(
     geometry: LayerGeometry,
 ) -> Tensor<D> {
     let plain = || input.clone().without_autodiff().into_dispatch();
+    let input_tracked = input.is_tracked();
     let trained = weight.is_tracked();
+    let bias_trained = bias.as_ref().is_some_and(Tensor::is_tracked);
+    if trained || input_tracked || bias_trained {
+        free_abandoned(slot, &input, &weight, bias.as_ref());
+    }
     let saved = if trained {
-        slot.free_abandoned(&input.device());
         let values = || weight.to_data();
         slot.keep(plain(), &geometry, values)
     } else {
@@ -35,7 +39,24 @@ pub(super) fn forward<const D: usize, const W: usize>(
         step,
     );
     let kept = saved_bytes.map(|bytes| if recorder::recomputed() { 0 } else { bytes });
-    Tensor::from_dispatch(slot.observed(plain, output, geometry, kept))
+    Tensor::from_dispatch(slot.observed(&plain, input_tracked, output, geometry, kept))
+}
+
+/// Frees what abandoned passes of this layer, and of others in their graphs, keep; if they are many.
+pub(super) fn free_abandoned<const D: usize, const W: usize>(
+    slot: &MethodSlot,
+    input: &Tensor<D>,
+    weight: &Tensor<W>,
+    bias: Option<&Tensor<1>>,
+) {
+    if let Some(sweep) = slot.sweep(|| input.device().autodiff()) {
+        sweep.reach(input);
+        sweep.reach(weight);
+        if let Some(bias) = bias {
+            sweep.reach(bias);
+        }
+        sweep.run();
+    }
 }
 
 /// Burn's own layers compute in floats with quantized parameters; so do ours.

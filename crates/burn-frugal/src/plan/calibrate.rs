@@ -119,7 +119,7 @@ impl Moments {
             return;
         }
         let shape = modes.as_slice().to_vec().into();
-        let input = Dispatch::float_reshape(observation.input.clone(), shape);
+        let input = Dispatch::float_reshape((observation.input)(), shape);
         for mode in 1..modes.len() {
             let gram = gram::<Dispatch>(&input, mode);
             let sum = &mut self.grams[mode];

@@ -119,7 +119,7 @@ fn watch(observation: Observation, seen: &Mutex<Vec<Seen>>) -> DispatchTensor {
     let output = Dispatch::float_reshape(output.into_dispatch(), shape.clone());
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     seen.push(Seen {
-        input,
+        input: input(),
         output: leaf,
         shape,
         geometry,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::walk;
 use crate::error::Error;
 use crate::geometry::LayerGeometry;
-use crate::memory;
+use crate::memory::Sweep;
 use crate::methods::{FactorArray, LayerShape, Method, Running, Saved};
 use crate::ops::{LayerStep, Passes};
 
@@ -42,12 +42,14 @@ struct Inner {
 
 /// Is called with every forward pass of a layer. Clones of the layer share it.
 #[derive(Clone)]
-pub(crate) struct Observer(pub Arc<dyn Fn(Observation) -> DispatchTensor + Send + Sync>);
+pub(crate) struct Observer(pub Arc<dyn Fn(Observation<'_>) -> DispatchTensor + Send + Sync>);
 
 /// One forward pass of a layer.
-pub(crate) struct Observation {
-    /// The input, outside any graph.
-    pub input: DispatchTensor,
+pub(crate) struct Observation<'a> {
+    /// Gives the input, outside any graph. A watcher that does not ask for it costs no memory.
+    pub input: &'a dyn Fn() -> DispatchTensor,
+    /// Whether the input has a gradient.
+    pub input_tracked: bool,
     /// The output; what the observer returns takes its place.
     pub output: DispatchTensor,
     /// All sizes.
@@ -121,13 +123,13 @@ impl MethodSlot {
         }
     }
 
-    /// Frees what forward passes keep that nobody can run backward any more, before they are many.
-    pub(crate) fn free_abandoned(&self, device: &Device) {
+    /// A sweep that frees what forward passes keep that nobody can run backward any more, before they
+    /// are many.
+    pub(crate) fn sweep(&self, device: impl FnOnce() -> Device) -> Option<Sweep> {
         let waiting = self.inner.passes.waiting();
         // powers of two: a layer that is used often in one pass is not checked at every use
-        if waiting >= MOST_WAITING && waiting.is_power_of_two() {
-            memory::free_abandoned(device);
-        }
+        let due = waiting >= MOST_WAITING && waiting.is_power_of_two();
+        due.then(|| Sweep::new(&device()))
     }
 
     /// What has to stay of `input`, a plain tensor, while the weight is trained; `weight` gives its
@@ -149,15 +151,11 @@ impl MethodSlot {
         saved
     }
 
-    /// Whether someone watches the layer's forward passes.
-    pub(crate) fn is_observed(&self) -> bool {
-        self.inner.observer.is_some()
-    }
-
     /// Shows a forward pass to the observer, if there is one.
     pub(crate) fn observed(
         &self,
-        input: impl FnOnce() -> DispatchTensor,
+        input: &dyn Fn() -> DispatchTensor,
+        input_tracked: bool,
         output: DispatchTensor,
         geometry: LayerGeometry,
         kept: Option<usize>,
@@ -165,7 +163,8 @@ impl MethodSlot {
         match &self.inner.observer {
             None => output,
             Some(Observer(observe)) => observe(Observation {
-                input: input(),
+                input,
+                input_tracked,
                 output,
                 geometry,
                 method: self.active(),

@@ -4,12 +4,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use burn_frugal_kernels::working_memory;
 
 use super::super::slot::{Observation, Observer};
 use super::super::{measure, walk};
 use super::{LayerMemory, StepMemory};
 use crate::error::Error;
 use crate::memory::CountingAllocator;
+
+/// Steps that are counted at most until the kernels have all the working memory that they need.
+const MOST_COUNTED: usize = 8;
 
 /// What the forward passes of the layers showed so far.
 struct Count {
@@ -25,7 +29,8 @@ struct Count {
 
 impl StepMemory {
     /// Runs `loss` and its backward pass twice, on copies of the model, and counts what the second
-    /// step allocates: the first one makes the kernels' working memory, which stays.
+    /// step allocates: the first one makes the kernels' working memory, which stays. Some more steps
+    /// if that still grew, in threads that were idle before.
     ///
     /// `allocator` has to be the program's global allocator, and nothing else may allocate meanwhile.
     /// It sees tensors of the CPU backends only. What a layer keeps is the size of what its method
@@ -61,7 +66,21 @@ impl StepMemory {
     ) -> Result<Self, Error> {
         measure::initialize(model);
         drop(loss(&model.clone()).backward());
+        let mut tries = 0..MOST_COUNTED;
+        loop {
+            let before = working_memory();
+            let counted = Self::count_step(allocator, model, &loss)?;
+            if tries.next().is_none() || working_memory() == before {
+                return Ok(counted);
+            }
+        }
+    }
 
+    fn count_step<M: Module>(
+        allocator: &'static CountingAllocator,
+        model: &M,
+        loss: impl Fn(&M) -> Tensor<1>,
+    ) -> Result<Self, Error> {
         let count = Arc::new(Mutex::new(Count {
             allocator,
             before: 0,
@@ -120,7 +139,7 @@ impl Count {
             transient: peak.saturating_sub(self.last),
             live: live.saturating_sub(self.before),
             forward: 2 * observation.geometry.products(),
-            flops: if trained { flops } else { Default::default() },
+            flops: flops.of_step(trained, observation.input_tracked),
         });
         self.peak = self.peak.max(peak);
         self.last = live;

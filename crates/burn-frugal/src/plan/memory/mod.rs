@@ -189,7 +189,10 @@ impl Network {
             weights: 0,
         };
         for (path, part) in layers {
-            memory.weights += part.parameters;
+            // a layer that is used twice has its parameters once
+            if memory.layers.iter().all(|layer| layer.path != path) {
+                memory.weights += part.parameters;
+            }
             memory.layers.push(LayerMemory {
                 path,
                 kept: part.kept,

@@ -164,6 +164,23 @@ impl Run<'_> {
         self.steps.iter().filter(is_node).count()
     }
 
+    /// Values that no operation reads: they go to the loss. Several ones of a network with several
+    /// heads.
+    fn outputs(&self) -> impl Iterator<Item = usize> + '_ {
+        let outputs = self.steps.iter().map(Step::output);
+        outputs.filter(|&output| {
+            let reads = |step: &Step| step.inputs().contains(&output);
+            !self.steps.iter().any(reads)
+        })
+    }
+
+    /// Whether a step's layer is used again further on: its gradients are then there already when
+    /// this use is run backward.
+    fn is_used_again(&self, index: usize) -> bool {
+        let (step, rest) = (&self.steps[index], &self.steps[index + 1..]);
+        step.path().is_some() && rest.iter().any(|later| later.path() == step.path())
+    }
+
     fn value_bytes(&self, value: usize, batch: usize) -> usize {
         self.trace.value_bytes(value, batch)
     }
@@ -193,9 +210,7 @@ impl Run<'_> {
                 part.transient = part.transient.max(peak.saturating_sub(kept_before));
             }
         }
-        // the last value goes to the loss
-        let scores = self.trace.values.len() - 1;
-        if self.values[scores].tracked {
+        if self.outputs().any(|output| self.values[output].tracked) {
             let nodes = self.nodes();
             self.buffers.allocate(self.objects.of_loss(nodes));
         }
@@ -383,31 +398,19 @@ impl Run<'_> {
         part.parameters = bytes;
         part.forward = 2 * geometry.products();
         let flops = method.unwrap_or_default().flops(*geometry);
-        part.flops = Flops {
-            forward: if method.is_some() { flops.forward } else { 0 },
-            weight_gradient: if method.is_some() {
-                flops.weight_gradient
-            } else {
-                0
-            },
-            input_gradient: if tracked_input {
-                flops.input_gradient
-            } else {
-                0
-            },
-        };
+        part.flops = flops.of_step(method.is_some(), tracked_input);
     }
 
     fn backward(&mut self, batch: usize) {
-        let scores = self.trace.values.len() - 1;
-        if !self.values[scores].tracked {
-            return;
-        }
-        let bytes = self.value_bytes(scores, batch);
-        let gradient = self.buffers.allocate(bytes);
-        self.values[scores].gradient = Some(gradient);
-        if let Some(buffer) = self.values[scores].buffer.take() {
-            self.buffers.release(buffer);
+        let outputs: Vec<usize> = self.outputs().collect();
+        for output in outputs {
+            if self.values[output].tracked {
+                let bytes = self.value_bytes(output, batch);
+                self.values[output].gradient = Some(self.buffers.allocate(bytes));
+            }
+            if let Some(buffer) = self.values[output].buffer.take() {
+                self.buffers.release(buffer);
+            }
         }
         let mut layer = self.simulation.layers.len();
         for index in (0..self.steps.len()).rev() {
@@ -479,9 +482,9 @@ impl Run<'_> {
                 });
                 if method.is_some() {
                     if *bias {
-                        self.parameter_gradient(geometry.output_channels());
+                        self.parameter_gradient(index, geometry.output_channels());
                     }
-                    self.parameter_gradient(geometry.weight_len());
+                    self.parameter_gradient(index, geometry.weight_len());
                     self.buffers.during(self.bytes(transient.weight_gradient));
                     for buffer in std::mem::take(&mut self.kept[index]) {
                         self.buffers.release(buffer);
@@ -503,8 +506,11 @@ impl Run<'_> {
             }
             Operation::Normalization { geometry } => {
                 if let Some(method) = method {
-                    self.parameter_gradient(2 * geometry.output_channels());
-                    let means = method.upstream_len(geometry) % geometry.output_len();
+                    self.parameter_gradient(index, 2 * geometry.output_channels());
+                    let means = match method.upstream_len(geometry) {
+                        whole if whole == geometry.output_len() => 0,
+                        means => means,
+                    };
                     let transient = method.transient(geometry).weight_gradient;
                     self.buffers.during(self.bytes(means + transient));
                     for buffer in std::mem::take(&mut self.kept[index]) {
@@ -545,8 +551,13 @@ impl Run<'_> {
     }
 
     /// A parameter's gradient stays until the end of the step.
-    fn parameter_gradient(&mut self, elements: usize) {
+    fn parameter_gradient(&mut self, index: usize, elements: usize) {
         let bytes = self.bytes(elements);
+        if self.is_used_again(index) {
+            // added to that of the later use
+            self.buffers.during(bytes);
+            return;
+        }
         self.buffers.allocate(bytes);
         self.simulation.gradients += bytes;
         let largest = &mut self.simulation.largest_gradient;

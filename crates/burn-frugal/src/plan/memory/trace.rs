@@ -250,10 +250,17 @@ impl Resolver {
             return value;
         }
         let parents = &recorded.input_parents;
-        let known: BTreeSet<usize> = parents
+        let mut known: BTreeSet<usize> = parents
             .iter()
             .filter_map(|parent| self.values.get(parent).copied())
             .collect();
+        if parents.len() > 1 {
+            // a sum of sums, say: what others made of values that nobody has read yet
+            let strangers = parents
+                .iter()
+                .filter(|parent| !self.values.contains_key(parent));
+            known.extend(self.unread().take(strangers.count()));
+        }
         let value = match known.len() {
             // what others made of the last value
             0 => self.trace.values.len() - 1,
@@ -268,6 +275,13 @@ impl Resolver {
             self.values.entry(parent).or_insert(value);
         }
         value
+    }
+
+    /// Results of operations that no other one has read so far, the latest first.
+    fn unread(&self) -> impl Iterator<Item = usize> + '_ {
+        let steps = &self.trace.steps;
+        let outputs = steps.iter().rev().map(Step::output);
+        outputs.filter(|output| !steps.iter().any(|step| step.inputs().contains(output)))
     }
 
     fn join(&mut self, inputs: BTreeSet<usize>, elements: usize) -> usize {
