@@ -20,7 +20,7 @@ pub fn working_memory() -> usize {
 }
 
 /// What [`working_memory`] is at most after calls that need `bytes` a thread, such as
-/// [`conv2d_working_memory`] tells.
+/// [`conv2d_working_memory`](crate::conv2d_working_memory) tells.
 pub fn working_memory_for(bytes: usize) -> usize {
     // The products' own buffer has the size of the second-level cache.
     let product = CACHE_INFO[1].cache_bytes;
