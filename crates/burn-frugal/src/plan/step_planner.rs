@@ -59,7 +59,9 @@ impl OptimizerMemory {
 /// let network = Network::of(&model, &loss)?;
 /// let solution = StepPlanner::new(&profile, &network, 32).also("classifier").solve(4 << 20)?;
 /// println!("{solution}");
-/// let model = solution.training.plan.apply(model)?;
+/// let plan = &solution.training.plan;
+/// // what the plan does not name must not be trained
+/// let model = plan.freeze_rest(plan.apply(model)?, &["classifier"])?;
 /// # Ok(())
 /// # }
 /// ```
