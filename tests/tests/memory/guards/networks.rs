@@ -38,148 +38,158 @@ fn training(model: &Small, method: Method, batch: usize) -> Training {
 
 #[test]
 fn the_table_has_every_layer_and_the_sums() {
-    let (model, network) = small();
-    let memory = network.predict(&training(&model, Method::Exact, 4));
-    let memory = memory.expect("its layers");
-    let table = memory.to_string();
-    let lines: Vec<&str> = table.lines().collect();
-    // a heading, the layers, the sums, the last line
-    assert_eq!(lines.len(), PATHS.len() + 3, "{table}");
-    for (path, (line, layer)) in PATHS.iter().zip(lines[1..].iter().zip(&memory.layers)) {
-        let columns: Vec<&str> = line.split_whitespace().collect();
-        let expected = [
-            path.to_string(),
-            layer.kept.to_string(),
-            layer.transient.to_string(),
-            layer.forward.to_string(),
-            layer.flops.total().to_string(),
-        ];
-        assert_eq!(columns, expected, "{table}");
-    }
-    let forward: u64 = memory.layers.iter().map(|layer| layer.forward).sum();
-    let training = memory.flops() - forward;
-    let [kept, forward, training] =
-        [memory.kept as u64, forward, training].map(|sum| sum.to_string());
-    let sums = lines[PATHS.len() + 1];
-    assert_contains(sums, &["whole step", &kept, &forward, &training]);
-    let last = lines[PATHS.len() + 2];
-    let bytes = [memory.peak, memory.gradients, memory.weights].map(|bytes| bytes.to_string());
-    assert_contains(last, &bytes.each_ref().map(String::as_str));
-    let widths: Vec<usize> = lines[..lines.len() - 1]
-        .iter()
-        .map(|line| line.len())
-        .collect();
-    assert!(widths.iter().all(|width| *width == widths[0]), "{table}");
-    assert_eq!(StepMemory::default().to_string().lines().count(), 3);
+    alone(|| {
+        let (model, network) = small();
+        let memory = network.predict(&training(&model, Method::Exact, 4));
+        let memory = memory.expect("its layers");
+        let table = memory.to_string();
+        let lines: Vec<&str> = table.lines().collect();
+        // a heading, the layers, the sums, the last line
+        assert_eq!(lines.len(), PATHS.len() + 3, "{table}");
+        for (path, (line, layer)) in PATHS.iter().zip(lines[1..].iter().zip(&memory.layers)) {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            let expected = [
+                path.to_string(),
+                layer.kept.to_string(),
+                layer.transient.to_string(),
+                layer.forward.to_string(),
+                layer.flops.total().to_string(),
+            ];
+            assert_eq!(columns, expected, "{table}");
+        }
+        let forward: u64 = memory.layers.iter().map(|layer| layer.forward).sum();
+        let training = memory.flops() - forward;
+        let [kept, forward, training] =
+            [memory.kept as u64, forward, training].map(|sum| sum.to_string());
+        let sums = lines[PATHS.len() + 1];
+        assert_contains(sums, &["whole step", &kept, &forward, &training]);
+        let last = lines[PATHS.len() + 2];
+        let bytes = [memory.peak, memory.gradients, memory.weights].map(|bytes| bytes.to_string());
+        assert_contains(last, &bytes.each_ref().map(String::as_str));
+        let widths: Vec<usize> = lines[..lines.len() - 1]
+            .iter()
+            .map(|line| line.len())
+            .collect();
+        assert!(widths.iter().all(|width| *width == widths[0]), "{table}");
+        assert_eq!(StepMemory::default().to_string().lines().count(), 3);
+    });
 }
 
 #[test]
 fn the_picture_has_every_layer_and_both_steps() {
-    let (model, network) = small();
-    let memory = |method| {
-        let memory = network.predict(&training(&model, method, 4));
-        memory.expect("its layers")
-    };
-    let (before, after) = (memory(Method::Exact), memory(Method::gradient_filter(2)));
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("memory.svg");
-    after.svg(&file, &before).expect("it can be written");
-    let svg = std::fs::read_to_string(&file).expect("it is there");
-    assert!(svg.trim_start().starts_with("<svg"), "{svg}");
-    assert!(svg.trim_end().ends_with("</svg>"), "{svg}");
-    let texts: Vec<&str> = svg.lines().map(str::trim).collect();
-    let legends = [
-        "kept, before",
-        "transient, before",
-        "kept, with the plan",
-        "transient, with the plan",
-    ];
-    for text in PATHS.iter().chain(&legends) {
-        let count = texts.iter().filter(|line| *line == text).count();
-        assert_eq!(count, 1, "`{text}` in {svg}");
-    }
-    // steps without layers, and layers that only one side has
-    for (one, other) in [
-        (&StepMemory::default(), &StepMemory::default()),
-        (&after, &StepMemory::default()),
-        (&StepMemory::default(), &before),
-    ] {
-        one.svg(&file, other).expect("it can be written");
-    }
+    alone(|| {
+        let (model, network) = small();
+        let memory = |method| {
+            let memory = network.predict(&training(&model, method, 4));
+            memory.expect("its layers")
+        };
+        let (before, after) = (memory(Method::Exact), memory(Method::gradient_filter(2)));
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("memory.svg");
+        after.svg(&file, &before).expect("it can be written");
+        let svg = std::fs::read_to_string(&file).expect("it is there");
+        assert!(svg.trim_start().starts_with("<svg"), "{svg}");
+        assert!(svg.trim_end().ends_with("</svg>"), "{svg}");
+        let texts: Vec<&str> = svg.lines().map(str::trim).collect();
+        let legends = [
+            "kept, before",
+            "transient, before",
+            "kept, with the plan",
+            "transient, with the plan",
+        ];
+        for text in PATHS.iter().chain(&legends) {
+            let count = texts.iter().filter(|line| *line == text).count();
+            assert_eq!(count, 1, "`{text}` in {svg}");
+        }
+        // steps without layers, and layers that only one side has
+        for (one, other) in [
+            (&StepMemory::default(), &StepMemory::default()),
+            (&after, &StepMemory::default()),
+            (&StepMemory::default(), &before),
+        ] {
+            one.svg(&file, other).expect("it can be written");
+        }
+    });
 }
 
 /// A layer of a large model is not left out of the picture for want of room.
 #[test]
 fn the_picture_of_many_layers_names_them_all() {
-    let device = device();
-    let model: Vec<Conv2d> = (0..60).map(|_| same([2, 2], 1).init(&device)).collect();
-    let images = random(1, [2, 2, 4, 4], &device);
-    let network = Network::of(&model, |model: &Vec<Conv2d>| {
-        let layers = model.iter();
-        layers
-            .fold(images.clone(), |map, conv| conv.forward(map))
-            .sum()
+    alone(|| {
+        let device = device();
+        let model: Vec<Conv2d> = (0..60).map(|_| same([2, 2], 1).init(&device)).collect();
+        let images = random(1, [2, 2, 4, 4], &device);
+        let network = Network::of(&model, |model: &Vec<Conv2d>| {
+            let layers = model.iter();
+            layers
+                .fold(images.clone(), |map, conv| conv.forward(map))
+                .sum()
+        });
+        let plan = Plan::builder().pattern("", Method::Exact).build(&model);
+        let memory = network.expect("it has layers").predict(&Training {
+            plan: plan.expect("suitable"),
+            also: Vec::new(),
+            batch: 2,
+        });
+        let memory = memory.expect("its layers");
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("memory.svg");
+        memory.svg(&file, &memory).expect("it can be written");
+        let svg = std::fs::read_to_string(&file).expect("it is there");
+        for layer in 0..60 {
+            let path = layer.to_string();
+            assert!(
+                svg.lines().any(|line| line.trim() == path),
+                "`{path}` in {svg}"
+            );
+        }
     });
-    let plan = Plan::builder().pattern("", Method::Exact).build(&model);
-    let memory = network.expect("it has layers").predict(&Training {
-        plan: plan.expect("suitable"),
-        also: Vec::new(),
-        batch: 2,
-    });
-    let memory = memory.expect("its layers");
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("memory.svg");
-    memory.svg(&file, &memory).expect("it can be written");
-    let svg = std::fs::read_to_string(&file).expect("it is there");
-    for layer in 0..60 {
-        let path = layer.to_string();
-        assert!(
-            svg.lines().any(|line| line.trim() == path),
-            "`{path}` in {svg}"
-        );
-    }
 }
 
 #[test]
 fn a_picture_that_cannot_be_written_is_an_error_with_its_path() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("missing").join("memory.svg");
-    let memory = StepMemory::default();
-    let error = memory.svg(&file, &memory).expect_err("no such folder");
-    assert!(
-        matches!(&error, Error::File { path, .. } if *path == file),
-        "{error:?}"
-    );
-    assert_contains(&error.to_string(), &[&file.display().to_string()]);
+    alone(|| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("missing").join("memory.svg");
+        let memory = StepMemory::default();
+        let error = memory.svg(&file, &memory).expect_err("no such folder");
+        assert!(
+            matches!(&error, Error::File { path, .. } if *path == file),
+            "{error:?}"
+        );
+        assert_contains(&error.to_string(), &[&file.display().to_string()]);
+    });
 }
 
 #[test]
 fn a_layer_that_was_not_part_of_the_pass_is_an_error() {
-    let (model, network) = small();
-    let known = training(&model, Method::Exact, 4);
-    let unknown = Training {
-        also: vec!["heads".to_string()],
-        ..known.clone()
-    };
-    let error = network.predict(&unknown).expect_err("no such layer");
-    let Error::UnknownLayer { path, layers } = &error else {
-        panic!("{error:?}");
-    };
-    assert_eq!(path, "heads");
-    assert_eq!(*layers, PATHS);
-    // and so is one of the plan that this pass leaves out
-    let images = random(2, IMAGES, &device());
-    let stem = Network::of(&model, |model: &Small| {
-        model.stem.forward(images.clone()).sum()
+    alone(|| {
+        let (model, network) = small();
+        let known = training(&model, Method::Exact, 4);
+        let unknown = Training {
+            also: vec!["heads".to_string()],
+            ..known.clone()
+        };
+        let error = network.predict(&unknown).expect_err("no such layer");
+        let Error::UnknownLayer { path, layers } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(path, "heads");
+        assert_eq!(*layers, PATHS);
+        // and so is one of the plan that this pass leaves out
+        let images = random(2, IMAGES, &device());
+        let stem = Network::of(&model, |model: &Small| {
+            model.stem.forward(images.clone()).sum()
+        });
+        let error = stem
+            .expect("a layer")
+            .predict(&known)
+            .expect_err("one layer");
+        assert!(
+            matches!(&error, Error::UnknownLayer { layers, .. } if *layers == ["stem"]),
+            "{error:?}"
+        );
     });
-    let error = stem
-        .expect("a layer")
-        .predict(&known)
-        .expect_err("one layer");
-    assert!(
-        matches!(&error, Error::UnknownLayer { layers, .. } if *layers == ["stem"]),
-        "{error:?}"
-    );
 }
 
 #[test]
@@ -291,35 +301,39 @@ fn two_residual_connections_into_one_sum_are_predicted() {
 /// Both heads of a network go to its loss, and are trained.
 #[test]
 fn a_network_with_two_heads_has_the_gradients_of_both() {
-    let device = device();
-    let model: Vec<Conv2d> = (0..3).map(|_| same([8, 8], 3).init(&device)).collect();
-    let images = random(2, [4, 8, 16, 16], &device);
-    let network = Network::of(&model, |model: &Vec<Conv2d>| {
-        let map = model[0].forward(images.clone());
-        mean(model[1].forward(map.clone())) + mean(model[2].forward(map))
+    alone(|| {
+        let device = device();
+        let model: Vec<Conv2d> = (0..3).map(|_| same([8, 8], 3).init(&device)).collect();
+        let images = random(2, [4, 8, 16, 16], &device);
+        let network = Network::of(&model, |model: &Vec<Conv2d>| {
+            let map = model[0].forward(images.clone());
+            mean(model[1].forward(map.clone())) + mean(model[2].forward(map))
+        });
+        let plan = Plan::builder().pattern("", Method::Exact).build(&model);
+        let predicted = network.expect("it has layers").predict(&Training {
+            plan: plan.expect("suitable"),
+            also: Vec::new(),
+            batch: 4,
+        });
+        let gradients = predicted.expect("its layers").gradients;
+        assert_eq!(gradients, model.num_params() * size_of::<f32>());
     });
-    let plan = Plan::builder().pattern("", Method::Exact).build(&model);
-    let predicted = network.expect("it has layers").predict(&Training {
-        plan: plan.expect("suitable"),
-        also: Vec::new(),
-        batch: 4,
-    });
-    let gradients = predicted.expect("its layers").gradients;
-    assert_eq!(gradients, model.num_params() * size_of::<f32>());
 }
 
 /// No images need no bytes but those of the graph and the gradients.
 #[test]
 fn an_empty_batch_takes_next_to_nothing() {
-    let (model, network) = small();
-    let memory = |batch| {
-        let memory = network.predict(&training(&model, Method::Exact, batch));
-        memory.expect("its layers")
-    };
-    let (none, one) = (memory(0), memory(1));
-    assert_eq!(none.gradients, one.gradients);
-    assert_eq!(none.weights, one.weights);
-    assert!(none.kept < one.kept && none.kept < 40_000, "{}", none.kept);
-    assert!(none.layers.iter().all(|layer| layer.forward == 0));
-    assert_eq!(network.input("stem", 0).map(|modes| modes[0]), Some(0));
+    alone(|| {
+        let (model, network) = small();
+        let memory = |batch| {
+            let memory = network.predict(&training(&model, Method::Exact, batch));
+            memory.expect("its layers")
+        };
+        let (none, one) = (memory(0), memory(1));
+        assert_eq!(none.gradients, one.gradients);
+        assert_eq!(none.weights, one.weights);
+        assert!(none.kept < one.kept && none.kept < 40_000, "{}", none.kept);
+        assert!(none.layers.iter().all(|layer| layer.forward == 0));
+        assert_eq!(network.input("stem", 0).map(|modes| modes[0]), Some(0));
+    });
 }
