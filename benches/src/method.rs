@@ -18,6 +18,8 @@ pub enum MethodName {
     Filter(usize),
     /// The channel-sparse update with this percentage of the channels.
     Sparse(usize),
+    /// The exact gradient, inputs computed again where that is possible.
+    Recomputed,
     /// The input in this many bits.
     Quantized(u8),
     /// The activation shortcut as published, each rank an eighth of the mode's size.
@@ -34,6 +36,7 @@ impl MethodName {
             Self::Exact => Method::Exact,
             Self::Filter(patch) => Method::gradient_filter(patch),
             Self::Sparse(percent) => Method::channel_sparse(percent as f64 / 100.0),
+            Self::Recomputed => Method::Recomputed,
             Self::Quantized(bits) => Method::quantized(bits),
             Self::Shortcut => ActivationShortcut::new(ranks()).into(),
             Self::SequentialShortcut => ActivationShortcut::new(ranks()).sequential().into(),
@@ -50,13 +53,14 @@ impl FromStr for MethodName {
             "exact" => Ok(Self::Exact),
             "shortcut" => Ok(Self::Shortcut),
             "sequential" => Ok(Self::SequentialShortcut),
+            "recomputed" => Ok(Self::Recomputed),
             "bits8" => Ok(Self::Quantized(8)),
             "bits4" => Ok(Self::Quantized(4)),
             _ => match (number("filter"), number("sparse")) {
                 (Some(patch), _) if patch > 0 => Ok(Self::Filter(patch)),
                 (_, Some(percent)) if (1..=100).contains(&percent) => Ok(Self::Sparse(percent)),
                 _ => Err(
-                    "expected exact, filter2 (or another patch), sparse10 (or another \
+                    "expected exact, recomputed, filter2 (or another patch), sparse10 (or another \
                      percentage), bits8, bits4, shortcut or sequential"
                         .to_string(),
                 ),
@@ -71,6 +75,7 @@ impl fmt::Display for MethodName {
             Self::Exact => f.write_str("exact"),
             Self::Filter(patch) => write!(f, "filter{patch}"),
             Self::Sparse(percent) => write!(f, "sparse{percent}"),
+            Self::Recomputed => f.write_str("recomputed"),
             Self::Quantized(bits) => write!(f, "bits{bits}"),
             Self::Shortcut => f.write_str("shortcut"),
             Self::SequentialShortcut => f.write_str("sequential"),

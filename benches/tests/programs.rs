@@ -153,7 +153,10 @@ fn unknown_names_are_refused_with_those_that_are_known() {
     let step = env!("CARGO_BIN_EXE_step");
     for (arguments, expected) in [
         ("resnet", "mcunet-5fps"),
-        ("mcunet-5fps --method filter0", "expected exact, filter2"),
+        (
+            "mcunet-5fps --method filter0",
+            "expected exact, recomputed, filter2",
+        ),
         ("mcunet-5fps --tune some", "expected all or a number"),
         ("mcunet-5fps --backend cuda", "flex"),
         ("mcunet-5fps --reps 0", "0 is not in"),

@@ -5,7 +5,7 @@ use burn::nn::loss::{CrossEntropyLoss, CrossEntropyLossConfig};
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_frugal::Method;
 use burn_frugal::memory::CountingAllocator;
-use burn_frugal::plan::Plan;
+use burn_frugal::plan::{Network, Plan, Training, TrainingState};
 use burn_frugal_benches::arguments::Common;
 use burn_frugal_benches::burn_network::BurnNetwork;
 use burn_frugal_benches::method::MethodName;
@@ -28,8 +28,9 @@ const CLASSES: usize = 10;
 /// classifier trained.
 ///
 /// step_ms: forward, loss and backward. forward_ms: the forward pass of a step. inference_ms: forward
-/// without. kept_bytes: live between forward and backward, beyond weights and images. peak_bytes: the
-/// most at any moment of a step, the same way.
+/// without. kept_bytes: live between forward and backward, beyond weights and images, and the factors
+/// that an activation shortcut carries from step to step. peak_bytes: the
+/// most at any moment of a step, the same way. The predicted ones follow from the network's operations.
 ///
 /// The shortcut's ranks are those that keep 0.8 of the energy of each mode with the published weights
 /// and 32 images of CIFAR-10 at 128 pixels; random weights have none of that structure.
@@ -143,8 +144,12 @@ fn main() {
             measure(&args, on, BurnNetwork::forward)
         }
         Side::Ours(method) => {
-            let on = |device: &Device| ours(&config, &table, method, tuned, &args, device);
-            measure(&args, on, BottleneckNet::forward)
+            let on = |device: &Device| ours(&config, &table, method, tuned, &args, device).0;
+            let predicted = predicted(&config, &table, method, tuned, &args);
+            Figures {
+                predicted: Some(predicted),
+                ..measure(&args, on, BottleneckNet::forward)
+            }
         }
     };
     let mut report = Report::new(args.common.table);
@@ -160,7 +165,15 @@ fn main() {
             .with("forward_ms", figures.forward)
             .with("inference_ms", figures.inference)
             .with("kept_bytes", figures.kept)
-            .with("peak_bytes", figures.peak),
+            .with("peak_bytes", figures.peak)
+            .with(
+                "predicted_kept_bytes",
+                figures.predicted.map(|(kept, _)| kept),
+            )
+            .with(
+                "predicted_peak_bytes",
+                figures.predicted.map(|(_, peak)| peak),
+            ),
     );
     report.finish();
 }
@@ -173,7 +186,7 @@ fn ours(
     tuned: usize,
     args: &Args,
     device: &Device,
-) -> BottleneckNet {
+) -> (BottleneckNet, Plan) {
     let network = config.init(device).fold_batch_norm();
     let measured = network::shortcut_plan(&args.model);
     let inputs = table.inputs(args.batch);
@@ -196,8 +209,36 @@ fn ours(
     let network = plan
         .apply(network)
         .expect("the plan was built for the network");
-    plan.freeze_rest(network, &["classifier"])
-        .expect("the network has a classifier")
+    let network = plan
+        .freeze_rest(network, &["classifier"])
+        .expect("the network has a classifier");
+    (network, plan)
+}
+
+/// Kept and peak bytes as they follow from the network's operations on one image.
+fn predicted(
+    config: &BottleneckNetConfig,
+    table: &NetworkTable,
+    method: MethodName,
+    tuned: usize,
+    args: &Args,
+) -> (usize, usize) {
+    let device = args.common.device().autodiff();
+    let (network, plan) = ours(config, table, method, tuned, args, &device);
+    let image = Tensor::<4>::zeros([1, 3, args.size, args.size], &device);
+    let class = Tensor::<1, Int>::from_data([0], &device);
+    let loss = CrossEntropyLossConfig::new().init(&device);
+    let traced = Network::of(&network, |network: &BottleneckNet| {
+        loss.forward(network.forward(image.clone()), class.clone())
+    });
+    let training = Training {
+        plan,
+        also: vec!["classifier".to_string()],
+        batch: args.batch,
+    };
+    let memory = traced.and_then(|traced| traced.predict(&training));
+    let memory = memory.expect("the plan names the network's own layers");
+    (memory.kept, memory.peak)
 }
 
 struct Figures {
@@ -206,6 +247,8 @@ struct Figures {
     inference: f64,
     kept: usize,
     peak: usize,
+    /// Kept and peak bytes, for our layers.
+    predicted: Option<(usize, usize)>,
 }
 
 fn measure<M: Module>(
@@ -222,9 +265,9 @@ fn measure<M: Module>(
         .map(|image| (image % CLASSES) as i64)
         .collect();
 
-    // the least of the runs: in the first ones the kernels' scratch buffers grow
-    let (mut kept, mut peak) = (usize::MAX, 0);
-    let (step, forward) = {
+    // those of the last run: in the first ones the kernels' scratch buffers grow
+    let (mut kept, mut peak) = (0, 0);
+    let (step, forward, carried) = {
         let network = network(&device);
         let images = images(&device);
         let classes = Tensor::<1, Int>::from_data(classes.as_slice(), &device);
@@ -234,7 +277,7 @@ fn measure<M: Module>(
             ALLOCATOR.reset_peak();
             let (scores, forward) = timed(|| run(&network, images.clone()));
             let (value, head) = timed(|| loss.forward(scores, classes.clone()));
-            kept = kept.min(ALLOCATOR.live_bytes().saturating_sub(before));
+            kept = ALLOCATOR.live_bytes().saturating_sub(before);
             let ((), backward) = timed(|| {
                 let gradients = value.backward();
                 peak = ALLOCATOR.peak_bytes().saturating_sub(before);
@@ -242,7 +285,9 @@ fn measure<M: Module>(
             });
             [forward + head + backward, forward]
         });
-        (step, forward)
+        // they took the place of the last step's
+        let carried = TrainingState::of(&network).factor_bytes();
+        (step, forward, carried)
     };
     let network = network(&plain);
     let images = images(&plain);
@@ -251,7 +296,8 @@ fn measure<M: Module>(
         step,
         forward,
         inference,
-        kept,
-        peak,
+        kept: kept + carried,
+        peak: peak + carried,
+        predicted: None,
     }
 }

@@ -57,6 +57,8 @@ pub fn jobs(
             schedule: None,
         },
         same(Method::Exact)?,
+        same(Method::Recomputed)?,
+        same(Method::quantized(8))?,
         same(Method::gradient_filter(2))?,
         same(Method::gradient_filter(4))?,
         Job {
@@ -95,6 +97,8 @@ fn profile(
         Candidate::ShortcutAtEnergy(0.65),
         Candidate::ShortcutAtEnergy(0.9),
         Method::Exact.into(),
+        Method::quantized(8).into(),
+        Method::quantized(4).into(),
         Method::gradient_filter(2).into(),
         Method::gradient_filter(4).into(),
     ];

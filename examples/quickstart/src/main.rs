@@ -32,7 +32,7 @@ const WEIGHTS: &[u8] = include_bytes!("../assets/small32/small32-cifar10.safeten
 const TUNED: usize = 4;
 
 /// Fine-tunes a small network, pretrained on CIFAR-10, to clothes (a sample of Fashion-MNIST): the
-/// last 4 convolutions and a new head, from the same start with exact gradients, gradient filtering,
+/// last 4 convolutions and a new head, from the same start with exact gradients, recomputed and 8-bit inputs, gradient filtering,
 /// channel-sparse updates, the activation shortcut, HOSVD, and what a planner chooses within a budget;
 /// and the head alone, to compare with.
 /// Prints accuracy, memory and time of each, and writes plan.json (the planner's) and accuracy.svg.

@@ -72,7 +72,7 @@ pub fn picture(runs: &[(String, Run)], path: &Path) -> Result<(), Error> {
 }
 
 fn draw(runs: &[(String, Run)]) -> Result<String, Box<dyn std::error::Error>> {
-    const COLOURS: [RGBColor; 8] = [
+    const COLOURS: [RGBColor; 10] = [
         RGBColor(150, 150, 150),
         RGBColor(0, 0, 0),
         RGBColor(0, 114, 178),
@@ -81,6 +81,8 @@ fn draw(runs: &[(String, Run)]) -> Result<String, Box<dyn std::error::Error>> {
         RGBColor(213, 94, 0),
         RGBColor(230, 159, 0),
         RGBColor(204, 121, 167),
+        RGBColor(240, 228, 66),
+        RGBColor(120, 90, 60),
     ];
     let steps = runs.iter().filter_map(|(_, run)| run.curve.last());
     let steps = steps.map(|&(step, _)| step).max().unwrap_or(0).max(1);

@@ -31,6 +31,7 @@ mod plan_json;
 mod planner;
 mod profile;
 mod quantized;
+mod recomputed;
 mod regressions;
 mod schedule;
 mod shortcut;

@@ -255,10 +255,16 @@ where
             let values = backend.primitive(values);
             for (bits, levels) in [(Bits::Eight, [255.0, 127.0]), (Bits::Four, [15.0, 7.0])] {
                 let (codes, scales) = B::quantize_rows(values.clone(), bits, row_len);
-                let found = B::dequantize_rows(codes, scales, bits, Shape::from(shape));
+                let found =
+                    B::dequantize_rows(codes, scales, bits, Shape::from(shape), dtype.into());
                 let (codes, scales) = portable::quantize_rows::<B>(values.clone(), bits, row_len);
-                let expected =
-                    portable::dequantize_rows::<B>(codes, scales, bits, Shape::from(shape));
+                let expected = portable::dequantize_rows::<B>(
+                    codes,
+                    scales,
+                    bits,
+                    Shape::from(shape),
+                    dtype.into(),
+                );
                 if dtype == DType::F32 {
                     same::<B>("quantized", found, expected)?;
                     continue;

@@ -24,9 +24,10 @@ pub fn networks() -> [BottleneckNetConfig; 3] {
 /// A method for a layer with this input.
 pub type ByInput = fn(PerMode) -> Method;
 
-pub fn methods() -> [(&'static str, ByInput); 5] {
+pub fn methods() -> [(&'static str, ByInput); 6] {
     [
         ("exact", |_| Method::Exact),
+        ("recomputed", |_| Method::Recomputed),
         ("filter", |_| Method::gradient_filter(2)),
         ("shortcut", |modes| {
             ActivationShortcut::new(quarters(modes)).into()

@@ -4,7 +4,7 @@ use burn::backend::{
     Backend, TensorMetadata,
     tensor::{FloatTensor, IntTensor},
 };
-use burn::tensor::{DType, Shape};
+use burn::tensor::{DType, FloatDType, Shape};
 use burn_frugal_kernels::{
     self as kernels, Activation, Bits, ConvGeometry, Element, PoolGeometry, Tiles, Unfolding,
 };
@@ -30,7 +30,10 @@ pub(super) trait HostTensor<E>: TensorMetadata + Sized {
 /// which the kernels do not have.
 macro_rules! by_dtype {
     ($tensor:expr, $element:ident => $run:expr, portable => $portable:expr) => {
-        match $tensor.dtype() {
+        by_dtype!(of $tensor.dtype(), $element => $run, portable => $portable)
+    };
+    (of $dtype:expr, $element:ident => $run:expr, portable => $portable:expr) => {
+        match $dtype {
             DType::F32 => {
                 type $element = f32;
                 $run
@@ -369,6 +372,7 @@ pub(super) fn dequantize_rows<B: Backend>(
     scales: FloatTensor<B>,
     bits: Bits,
     shape: Shape,
+    dtype: FloatDType,
 ) -> FloatTensor<B>
 where
     FloatTensor<B>: HostTensor<f32> + HostTensor<f64>,
@@ -376,9 +380,10 @@ where
 {
     let rows = scales.shape().num_elements();
     let row_len = shape.num_elements() / rows.max(1);
-    by_dtype!(scales, E => computed([scales], shape, |[scales]: [&[E]; 1]| {
+    // half precision has scales in single precision too
+    by_dtype!(of DType::from(dtype), E => computed([scales], shape, |[scales]: [&[E]; 1]| {
         kernels::dequantize(bits, row_len, codes.as_elements(), scales)
-    }), portable => portable::dequantize_rows::<B>(codes, scales, bits, shape))
+    }), portable => portable::dequantize_rows::<B>(codes, scales, bits, shape, dtype))
 }
 
 /// Implements [`FrugalOps`](crate::ops::FrugalOps) for a backend whose tensor is a [`HostTensor`].
@@ -518,8 +523,9 @@ macro_rules! impl_with_kernels {
                 scales: FloatTensor<Self>,
                 bits: Bits,
                 shape: Shape,
+                dtype: FloatDType,
             ) -> FloatTensor<Self> {
-                cpu::dequantize_rows::<Self>(codes, scales, bits, shape)
+                cpu::dequantize_rows::<Self>(codes, scales, bits, shape, dtype)
             }
 
             fn own($tensor: FloatTensor<Self>) -> FloatTensor<Self> {

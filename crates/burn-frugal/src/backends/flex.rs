@@ -4,7 +4,7 @@ use burn::backend::{
     Flex,
     tensor::{FloatTensor, IntTensor},
 };
-use burn::tensor::{Bytes, DType, Shape};
+use burn::tensor::{Bytes, DType, FloatDType, Shape};
 use burn_flex::{FlexTensor, Layout};
 use burn_frugal_kernels::{Activation, Bits, ConvGeometry, PoolGeometry, Tiles};
 

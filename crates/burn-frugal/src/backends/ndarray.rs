@@ -4,7 +4,7 @@ use burn::backend::{
     NdArray,
     tensor::{FloatTensor, IntTensor},
 };
-use burn::tensor::Shape;
+use burn::tensor::{FloatDType, Shape};
 use burn_frugal_kernels::{Activation, Bits, ConvGeometry, PoolGeometry, Tiles};
 use burn_ndarray::NdArrayTensor;
 use ndarray::ArrayD;

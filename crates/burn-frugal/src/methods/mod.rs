@@ -56,6 +56,10 @@ pub enum Method {
     /// The exact gradient; keeps the input when the weight is trained, nothing when it is frozen.
     #[default]
     Exact,
+    /// The exact gradient, bit for bit; computes the input again if the layer before it recomputes too
+    /// and only activations and normalizations are between them (arXiv 1604.06174). The first layer of
+    /// such a chain keeps its input, the next two keep nothing, another one begins a new chain.
+    Recomputed,
     /// Gradients that are constant on tiles (arXiv 2301.00330); keeps one number a tile.
     GradientFilter(GradientFilter),
     /// The exact weight gradient on some input channels, zero on the others (arXiv 2503.17959);
@@ -71,6 +75,9 @@ pub enum Method {
     /// scale a row.
     Quantized(Quantized),
 }
+
+/// Layers that are run again for one input at most: a longer chain would be run again and again.
+pub(crate) const MOST_RECOMPUTED: usize = 2;
 
 /// What a layer carries from step to step.
 #[derive(Clone, Debug)]
@@ -137,7 +144,7 @@ impl Method {
     /// a grouped convolution, a rank above the layer's channels).
     pub fn check(&self, layer: &LayerShape) -> Result<(), Unsuitable> {
         match self {
-            Self::Exact => Ok(()),
+            Self::Exact | Self::Recomputed => Ok(()),
             Self::GradientFilter(filter) => filter.check(layer),
             Self::ChannelSparse(sparse) => sparse.check(),
             Self::ActivationShortcut(shortcut) => shortcut.check(layer),
@@ -156,7 +163,8 @@ impl Method {
     /// can be more than the whole input. What a channel-sparse layer keeps follows its ratio, except
     /// with a schedule of
     /// [`Amount::TotalWeights`](crate::plan::schedule::Amount::TotalWeights), where it can be anything
-    /// up to the whole input.
+    /// up to the whole input. For a recomputed input it is what the first layer of a chain keeps;
+    /// [`Network::predict`](crate::plan::Network::predict) knows the chains.
     ///
     /// # Panics
     /// When the method is one that [`check`](Self::check) refuses for every layer (a patch of 0), or
@@ -184,7 +192,7 @@ impl Method {
     pub fn bytes(&self, geometry: impl Into<LayerGeometry>, element_size: usize) -> usize {
         let geometry = geometry.into();
         let elements = match self.resolved() {
-            Self::Exact => exact::elements(&geometry),
+            Self::Exact | Self::Recomputed => exact::elements(&geometry),
             Self::GradientFilter(filter) => filter.elements(convolution(&geometry)),
             Self::ChannelSparse(sparse) => sparse.elements(&geometry),
             Self::ActivationShortcut(shortcut) => shortcut.elements(&geometry),
@@ -195,7 +203,8 @@ impl Method {
     }
 
     /// What training with this method takes beside the layer's own forward pass. HOSVD's ranks
-    /// depend on the values: for it the gradient is counted at full ranks.
+    /// depend on the values: for it the gradient is counted at full ranks. What computing an input
+    /// again takes depends on the layers before and is not part of it.
     ///
     /// # Panics
     /// As [`bytes`](Self::bytes).
@@ -212,7 +221,7 @@ impl Method {
     pub fn flops(&self, geometry: impl Into<LayerGeometry>) -> Flops {
         let geometry = geometry.into();
         match self.resolved() {
-            Self::Exact => exact::flops(&geometry),
+            Self::Exact | Self::Recomputed => exact::flops(&geometry),
             Self::GradientFilter(filter) => filter.flops(convolution(&geometry)),
             Self::ChannelSparse(sparse) => sparse.flops(&geometry),
             Self::ActivationShortcut(shortcut) => shortcut.flops(&geometry),
@@ -225,7 +234,7 @@ impl Method {
     pub(crate) fn keeps_whole(&self, geometry: &LayerGeometry) -> bool {
         let modes = geometry.modes();
         match self.resolved() {
-            Self::Exact => true,
+            Self::Exact | Self::Recomputed => true,
             Self::ChannelSparse(sparse) => {
                 let channels = modes[geometry.channel_mode()];
                 sparse.selected(channels) == channels
@@ -252,7 +261,7 @@ impl Method {
             return Transient::default();
         }
         match self.resolved() {
-            Self::Exact => Transient::default(),
+            Self::Exact | Self::Recomputed => Transient::default(),
             Self::GradientFilter(filter) => filter.transient(convolution(geometry)),
             Self::ChannelSparse(sparse) => sparse.transient(geometry),
             Self::ActivationShortcut(shortcut) => shortcut.transient(geometry),
@@ -280,7 +289,7 @@ impl Method {
         running: &mut Running<B>,
     ) -> Saved<B> {
         match self.resolved() {
-            Self::Exact => exact::keep(input),
+            Self::Exact | Self::Recomputed => exact::keep(input),
             Self::GradientFilter(filter) => filter.keep(input, convolution(geometry)),
             Self::ChannelSparse(_) => {
                 let channels = running.channels.as_deref();
@@ -322,6 +331,7 @@ impl Method {
             }
             // their upstream is the output's gradient itself
             Self::Exact
+            | Self::Recomputed
             | Self::ChannelSparse(_)
             | Self::ActivationShortcut(_)
             | Self::Hosvd(_)
@@ -339,7 +349,11 @@ impl Method {
         match (self.resolved(), saved) {
             // other methods keep the whole input where there is nothing to leave out
             (
-                Self::Exact | Self::ChannelSparse(_) | Self::ActivationShortcut(_) | Self::Hosvd(_),
+                Self::Exact
+                | Self::Recomputed
+                | Self::ChannelSparse(_)
+                | Self::ActivationShortcut(_)
+                | Self::Hosvd(_),
                 Saved::Full(input),
             ) => exact::weight_gradient::<B>(input, upstream, geometry),
             (Self::GradientFilter(filter), Saved::Tiles(kept)) => {
@@ -396,6 +410,7 @@ impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact => f.pad("exact"),
+            Self::Recomputed => f.pad("exact, recomputed"),
             Self::GradientFilter(GradientFilter { patch, scaling }) => {
                 let suffix = match scaling {
                     Scaling::MassPreserving => "",

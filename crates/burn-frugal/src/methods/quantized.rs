@@ -7,6 +7,7 @@
 //! largest value, or, if the row has negative ones, of 127 (7) steps to either side of 0. Input
 //! gradients are exact.
 
+use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn_frugal_kernels::Bits;
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,9 @@ impl Quantized {
     pub(super) fn bytes(&self, geometry: &LayerGeometry, element_size: usize) -> usize {
         let row_len = row_len(geometry);
         let rows = geometry.input_len() / row_len.max(1);
-        rows * (self.checked_width().row_bytes(row_len) + element_size)
+        // scales of half precision are in single
+        let scale = element_size.max(size_of::<f32>());
+        rows * (self.checked_width().row_bytes(row_len) + scale)
     }
 
     /// The largest magnitude and a rounded quotient an element; a product to come back.
@@ -86,7 +89,8 @@ impl Quantized {
             // as a matrix: the input may have had more axes than modes
             LayerGeometry::Linear(linear) => vec![linear.rows(), linear.input_features()],
         };
-        let input = B::dequantize_rows(codes, scales, self.checked_width(), shape.into());
+        let dtype = output_gradient.dtype().into();
+        let input = B::dequantize_rows(codes, scales, self.checked_width(), shape.into(), dtype);
         exact::weight_gradient::<B>(input, output_gradient, geometry)
     }
 }

@@ -240,9 +240,9 @@ impl BatchNorm {
             "BatchNorm::fold_into: {features} features cannot follow a convolution with {channels} \
              output channels"
         );
-        let deviation = (self.running_var.value() + self.epsilon).sqrt();
+        let deviation = (self.running_var.value_sync() + self.epsilon).sqrt();
         let scale = self.gamma.val() / deviation;
-        let mean = self.running_mean.value();
+        let mean = self.running_mean.value_sync();
         let centred = match &conv.bias {
             Some(bias) => bias.val() - mean,
             None => -mean,

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Tensor};
 
 use crate::geometry::LayerGeometry;
 use crate::methods::Saved;
-use crate::ops::FrugalOps;
+use crate::ops::{FrugalOps, recorder};
 use crate::plan::MethodSlot;
 
 /// Keeps what the method keeps of the input if the weight is trained, and applies the layer.
@@ -29,7 +29,7 @@ pub(super) fn forward<const D: usize, const W: usize>(
     } else {
         Saved::Nothing
     };
-    let kept = trained.then(|| saved.bytes());
+    let saved_bytes = trained.then(|| saved.bytes());
     let step = slot.step(geometry);
     let output = <Dispatch as FrugalOps>::layer(
         input.clone().into_dispatch(),
@@ -38,6 +38,7 @@ pub(super) fn forward<const D: usize, const W: usize>(
         saved,
         step,
     );
+    let kept = saved_bytes.map(|bytes| if recorder::recomputed() { 0 } else { bytes });
     Tensor::from_dispatch(slot.observed(&plain, input_tracked, output, geometry, kept))
 }
 

@@ -9,7 +9,7 @@ use burn::backend::{
     Backend, ExtensionType, TensorMetadata, backend_extension,
     tensor::{FloatTensor, IntTensor},
 };
-use burn::tensor::Shape;
+use burn::tensor::{FloatDType, Shape};
 use burn_frugal_kernels::{Activation, Bits, ConvGeometry, PoolGeometry, Tiles};
 
 use crate::geometry::LayerGeometry;
@@ -265,14 +265,15 @@ pub trait FrugalOps: Backend {
         portable::quantize_rows::<Self>(tensor, bits, row_len)
     }
 
-    /// The tensor of this shape that [`quantize_rows`](Self::quantize_rows) stored.
+    /// The tensor of this shape and element type that [`quantize_rows`](Self::quantize_rows) stored.
     fn dequantize_rows(
         codes: IntTensor<Self>,
         scales: FloatTensor<Self>,
         bits: Bits,
         shape: Shape,
+        dtype: FloatDType,
     ) -> FloatTensor<Self> {
-        portable::dequantize_rows::<Self>(codes, scales, bits, shape)
+        portable::dequantize_rows::<Self>(codes, scales, bits, shape, dtype)
     }
 
     /// The same tensor in a buffer of its own size: a view keeps the whole buffer of the tensor it

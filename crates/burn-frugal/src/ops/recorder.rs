@@ -1,6 +1,6 @@
 //! Which of our operations a pass runs, for whoever asks on this thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use burn_frugal_kernels::{Activation, PoolGeometry};
 
@@ -105,6 +105,7 @@ pub(crate) struct Recorded {
 }
 
 thread_local! {
+    static RECOMPUTED: Cell<bool> = const { Cell::new(false) };
     static RECORDER: RefCell<Option<Vec<Recorded>>> = const { RefCell::new(None) };
 }
 
@@ -139,6 +140,16 @@ pub(crate) fn forward(operation: Operation, element_size: usize, input: u64, out
             path: None,
         });
     });
+}
+
+/// Whether the layer that was run last on this thread computes its input again instead of keeping it.
+pub(crate) fn set_recomputed(recomputed: bool) {
+    RECOMPUTED.set(recomputed);
+}
+
+/// What [`set_recomputed`] was told.
+pub(crate) fn recomputed() -> bool {
+    RECOMPUTED.get()
 }
 
 /// The layer whose operation was recorded last.

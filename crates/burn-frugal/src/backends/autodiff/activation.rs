@@ -9,7 +9,7 @@ use burn::backend::{
 };
 use burn_frugal_kernels::Activation;
 
-use super::{constant, record_backward};
+use super::{constant, recomputation, record_backward};
 use crate::ops::FrugalOps;
 
 #[derive(Debug)]
@@ -37,8 +37,9 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
     input: FloatTensor<Autodiff<B, C>>,
     activation: Activation,
 ) -> FloatTensor<Autodiff<B, C>> {
+    let source = recomputation::take::<B>(input.id().value);
     let (input, node) = input.into_parts();
-    match ActivationBackward
+    let output = match ActivationBackward
         .prepare::<C>([node])
         .compute_bound()
         .stateful()
@@ -48,5 +49,7 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
             prepared.finish((mask, activation), output)
         }
         OpsKind::UnTracked(_) => constant::<B, C>(B::activation(input, activation)),
-    }
+    };
+    recomputation::note_activation(source, output.id().value, activation);
+    output
 }

@@ -8,14 +8,15 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 
+use super::recomputation::{self, Kept};
 use super::{constant, record_backward};
-use crate::methods::Saved;
-use crate::ops::{self, FrugalOps, LayerStep, MaybeFloat};
+use crate::methods::{Method, Saved};
+use crate::ops::{self, FrugalOps, LayerStep, MaybeFloat, recorder};
 
 /// What waits for the backward pass. Nothing is kept for a parent that is not tracked.
 #[derive(Clone, Debug)]
 struct LayerState<B: FrugalOps> {
-    saved: Saved<B>,
+    kept: Kept<B>,
     /// `Some` if the input is tracked. A parameter is alive anyway, so this costs nothing.
     weight: Option<FloatTensor<B>>,
     step: LayerStep,
@@ -34,10 +35,12 @@ impl<B: FrugalOps> Backward<B, 3> for LayerBackward {
         _checkpointer: &mut Checkpointer,
     ) {
         record_backward(&ops);
+        // what was noted last would keep tensors of this step
+        recomputation::forget();
         let [input, weight, bias] = ops.parents;
         let output_gradient = gradients.consume::<B>(&ops.node);
         let LayerState {
-            saved,
+            kept,
             weight: weight_value,
             step: LayerStep {
                 geometry, method, ..
@@ -51,7 +54,8 @@ impl<B: FrugalOps> Backward<B, 3> for LayerBackward {
         }
         if let Some(node) = weight {
             // first, so that what was saved is gone before the input gradient is allocated
-            let gradient = method.weight_gradient::<B>(saved, upstream.clone(), &geometry);
+            let gradient =
+                method.weight_gradient::<B>(kept.into_saved(), upstream.clone(), &geometry);
             gradients.register::<B>(node.id, gradient);
         }
         if let (Some(node), Some(weight)) = (input, weight_value) {
@@ -68,6 +72,9 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
     saved: Saved<B>,
     step: LayerStep,
 ) -> FloatTensor<Autodiff<B, C>> {
+    // only what is trained recomputes: the first of a chain keeps its input anyway
+    let recomputes = step.method == Method::Recomputed && weight.is_tracked();
+    let source = recomputation::take_short::<B>(input.id().value).filter(|_| recomputes);
     let input_tracked = input.is_tracked();
     let (input, input_node) = input.into_parts();
     let (weight, weight_node) = weight.into_parts();
@@ -85,10 +92,13 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
     };
     let nodes = [input_node, weight_node, bias_node];
     let geometry = step.geometry;
-    match LayerBackward.prepare::<C>(nodes).compute_bound().stateful() {
+    recorder::set_recomputed(source.is_some());
+    let kept = source.map_or(Kept::Saved(saved), Kept::Source);
+    let note = recomputes.then(|| (kept.clone(), weight.clone(), bias.clone()));
+    let output = match LayerBackward.prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(prepared) => {
             let state = LayerState {
-                saved,
+                kept,
                 weight: input_tracked.then(|| weight.clone()),
                 step,
             };
@@ -97,5 +107,9 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
         OpsKind::UnTracked(_) => {
             constant::<B, C>(ops::forward::<B>(input, weight, bias, &geometry))
         }
+    };
+    if let Some((kept, weight, bias)) = note {
+        recomputation::note_layer(output.id().value, kept, weight, bias, geometry);
     }
+    output
 }

@@ -4,6 +4,7 @@ mod activation;
 mod layer;
 mod normalization;
 mod pooling;
+mod recomputation;
 
 use burn::backend::{
     Autodiff, AutodiffBackend, Backend, TensorMetadata,

@@ -9,7 +9,7 @@ use burn::backend::{
 };
 use burn::tensor::Shape;
 
-use super::{constant, record_backward};
+use super::{constant, recomputation, record_backward};
 use crate::methods::{Method, Saved};
 use crate::ops::{self, FrugalOps, LayerStep};
 
@@ -72,11 +72,13 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
     saved: Saved<B>,
     step: LayerStep,
 ) -> FloatTensor<Autodiff<B, C>> {
+    let source = recomputation::take::<B>(input.id().value);
     let input_tracked = input.is_tracked();
     let (input, input_node) = input.into_parts();
     let nodes = [input_node, gamma.node(), beta.node()];
     let geometry = step.geometry;
-    match NormalizationBackward
+    let affine = [scale.clone(), shift.clone()];
+    let output = match NormalizationBackward
         .prepare::<C>(nodes)
         .compute_bound()
         .stateful()
@@ -92,5 +94,7 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
         OpsKind::UnTracked(_) => {
             constant::<B, C>(ops::normalized::<B>(input, scale, shift, &geometry))
         }
-    }
+    };
+    recomputation::note_normalization(source, output.id().value, affine, geometry);
+    output
 }

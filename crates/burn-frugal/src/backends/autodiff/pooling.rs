@@ -9,7 +9,7 @@ use burn::backend::{
 };
 use burn_frugal_kernels::{PoolGeometry, Tiles};
 
-use super::{constant, record_backward};
+use super::{constant, recomputation, record_backward};
 use crate::ops::FrugalOps;
 
 #[derive(Debug)]
@@ -37,6 +37,7 @@ pub(super) fn max_pool<B: FrugalOps, C: CheckpointStrategy>(
     input: FloatTensor<Autodiff<B, C>>,
     geometry: PoolGeometry,
 ) -> FloatTensor<Autodiff<B, C>> {
+    recomputation::forget();
     let (input, node) = input.into_parts();
     match MaxPoolBackward
         .prepare::<C>([node])
@@ -76,6 +77,7 @@ pub(super) fn average_pool<B: FrugalOps, C: CheckpointStrategy>(
     map: FloatTensor<Autodiff<B, C>>,
     tiles: Tiles,
 ) -> FloatTensor<Autodiff<B, C>> {
+    recomputation::forget();
     let (map, node) = map.into_parts();
     let [_, _, height, width] = map.shape().dims();
     match AveragePoolBackward

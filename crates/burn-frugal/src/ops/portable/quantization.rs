@@ -1,6 +1,6 @@
 use burn::backend::{
     Backend, TensorMetadata,
-    tensor::{FloatTensor, IntTensor},
+    tensor::{BoolTensor, FloatTensor, IntTensor},
 };
 use burn::tensor::{BoolDType, BoolStore, DType, FloatDType, IntDType, Shape};
 use burn_frugal_kernels::Bits;
@@ -14,19 +14,19 @@ fn levels(bits: Bits) -> [i32; 2] {
 }
 
 /// See [`FrugalOps::quantize_rows`](crate::ops::FrugalOps::quantize_rows). The codes are `[rows, row_len]`, a
-/// byte each, also those of four bits, shifted so that none is negative; the scale of a row with
-/// negative values is negative.
+/// byte each, also those of four bits, shifted so that none is negative; the scale, in single
+/// precision, of a row with negative values is negative.
 pub fn quantize_rows<B: Backend>(
     tensor: FloatTensor<B>,
     bits: Bits,
     row_len: usize,
 ) -> (IntTensor<B>, FloatTensor<B>) {
     let rows = tensor.shape().num_elements() / row_len.max(1);
-    let (device, dtype) = (tensor.device(), tensor.dtype());
+    let device = tensor.device();
     if rows * row_len == 0 {
         return (
             B::int_zeros(Shape::from([rows, row_len]), &device, IntDType::U8),
-            B::float_zeros(Shape::from([rows, 1]), &device, dtype.into()),
+            B::float_zeros(Shape::from([rows, 1]), &device, FloatDType::F32),
         );
     }
     let [unsigned, signed] = levels(bits);
@@ -53,10 +53,7 @@ pub fn quantize_rows<B: Backend>(
     let codes = B::float_mask_where(codes, expanded::<B>(negative.clone(), row_len), shifted);
     let codes = B::float_clamp(codes, 0.into(), unsigned.into());
     let scales = B::float_mask_where(step.clone(), negative, B::float_neg(step));
-    (
-        B::float_into_int(codes, IntDType::U8),
-        B::float_cast(scales, dtype.into()),
-    )
+    (B::float_into_int(codes, IntDType::U8), scales)
 }
 
 /// See [`FrugalOps::dequantize_rows`](crate::ops::FrugalOps::dequantize_rows).
@@ -65,25 +62,23 @@ pub fn dequantize_rows<B: Backend>(
     scales: FloatTensor<B>,
     bits: Bits,
     shape: Shape,
+    dtype: FloatDType,
 ) -> FloatTensor<B> {
     let [_, row_len] = codes.shape().dims();
     let [_, signed] = levels(bits);
-    let dtype = scales.dtype();
     if shape.num_elements() == 0 {
-        return B::float_zeros(shape, &scales.device(), dtype.into());
+        return B::float_zeros(shape, &scales.device(), dtype);
     }
-    let codes = B::int_into_float(codes, dtype.into());
+    let codes = B::int_into_float(codes, FloatDType::F32);
     let negative = B::float_lower_elem(scales.clone(), 0.into(), bools());
     let shifted = B::float_sub_scalar(codes.clone(), (signed + 1).into());
     let codes = B::float_mask_where(codes, expanded::<B>(negative, row_len), shifted);
-    B::float_reshape(B::float_mul(codes, B::float_abs(scales)), shape)
+    let values = B::float_mul(codes, B::float_abs(scales));
+    B::float_cast(B::float_reshape(values, shape), dtype)
 }
 
 /// One truth a row for all its elements.
-fn expanded<B: Backend>(
-    rows: burn::backend::tensor::BoolTensor<B>,
-    row_len: usize,
-) -> burn::backend::tensor::BoolTensor<B> {
+fn expanded<B: Backend>(rows: BoolTensor<B>, row_len: usize) -> BoolTensor<B> {
     let [count, _] = rows.shape().dims();
     B::bool_expand(rows, Shape::from([count, row_len]))
 }

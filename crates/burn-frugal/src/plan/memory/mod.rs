@@ -119,6 +119,10 @@ impl Network {
 
     /// Bytes that the layer at this path keeps with a method; 0 if there is none.
     pub(super) fn kept_bytes(&self, path: &str, method: Method, batch: usize) -> usize {
+        // behind another layer, which is then taken to recompute too
+        if method == Method::Recomputed && self.trace.follows_layer(path) {
+            return 0;
+        }
         let geometry = self.trace.geometry(path, batch);
         geometry.map_or(0, |geometry| {
             method.bytes(geometry, self.trace.element_size)

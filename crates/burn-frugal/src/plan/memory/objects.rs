@@ -23,6 +23,8 @@ const LOSS_NODES: usize = 10;
 const PLACE: usize = 161;
 /// One more tensor than a layer's one.
 const EXTRA_TENSOR: usize = 72;
+/// How an operation's result can be computed again.
+const NOTE: usize = 470;
 /// A list of channels beside its elements.
 const LIST: usize = 40;
 
@@ -66,8 +68,13 @@ impl Objects {
             }
             Method::Hosvd(_) => geometry.modes().len() * EXTRA_TENSOR,
             Method::Quantized(_) => EXTRA_TENSOR / 2,
-            Method::Exact | Method::GradientFilter(_) => 0,
+            Method::Exact | Method::Recomputed | Method::GradientFilter(_) => 0,
         }
+    }
+
+    /// Of notes how to compute a value again.
+    pub fn of_notes(&self, notes: usize) -> usize {
+        notes * NOTE
     }
 
     /// Of the loss and the tables, for a graph with this many nodes.

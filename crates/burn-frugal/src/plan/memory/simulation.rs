@@ -7,7 +7,7 @@ use super::buffers::{Buffer, Buffers};
 use super::objects::Objects;
 use super::trace::{Step, Trace};
 use crate::geometry::LayerGeometry;
-use crate::methods::{Flops, Method};
+use crate::methods::{Flops, MOST_RECOMPUTED, Method};
 use crate::ops::recorder::Operation;
 
 /// What is trained and how.
@@ -53,9 +53,32 @@ pub(super) struct Simulation {
     pub layers: Vec<(String, LayerPart)>,
 }
 
+/// How a value can be computed again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recomputation {
+    /// Layers that are run for it.
+    layers: usize,
+    /// Their operations.
+    flops: u64,
+    /// Bytes that are there meanwhile, the value among them.
+    bytes: usize,
+    /// Notes of operations since the last layer that keeps one.
+    notes: usize,
+}
+
+impl Recomputation {
+    /// With an activation or normalization behind it.
+    fn noted(mut self) -> Self {
+        self.notes += 1;
+        self
+    }
+}
+
 /// A value while the pass runs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Value {
+    /// `None` if it cannot.
+    recomputation: Option<Recomputation>,
     buffer: Option<Buffer>,
     /// Operations that still read it.
     readers: usize,
@@ -119,6 +142,12 @@ pub(super) fn simulate(trace: &Trace, trained: Trained<'_>, batch: usize) -> Sim
     run.backward(batch);
     run.simulation.peak = run.peak;
     run.simulation
+}
+
+/// How a layer with this method computes its input again, if it does.
+fn recomputed(method: Option<Method>, input: Option<Recomputation>) -> Option<Recomputation> {
+    let short = input.filter(|input| input.layers <= MOST_RECOMPUTED);
+    short.filter(|_| method == Some(Method::Recomputed))
 }
 
 impl Run<'_> {
@@ -205,8 +234,28 @@ impl Run<'_> {
         let mut in_place = false;
         match operation {
             Operation::Layer { geometry, .. } => {
+                let again = recomputed(method, self.values[input].recomputation);
+                if method == Some(Method::Recomputed) {
+                    let before = again.unwrap_or_default();
+                    let own = self.bytes(geometry.output_len());
+                    let value = if again.is_some() {
+                        self.bytes(geometry.input_len())
+                    } else {
+                        0
+                    };
+                    self.values[output].recomputation = Some(Recomputation {
+                        layers: before.layers + 1,
+                        flops: before.flops + 2 * geometry.products(),
+                        bytes: before.bytes.max(value + own),
+                        notes: 1,
+                    });
+                }
                 if let Some(method) = method {
-                    if method.keeps_whole(geometry) {
+                    if let Some(again) = again {
+                        // nothing of its own: the layers before it keep enough
+                        let bytes = self.objects.of_notes(again.notes);
+                        kept.push(self.buffers.allocate(bytes));
+                    } else if method.keeps_whole(geometry) {
                         if let Some(buffer) = self.values[input].buffer {
                             kept.push(self.buffers.share(buffer));
                         }
@@ -219,8 +268,13 @@ impl Run<'_> {
                     }
                 }
                 self.count(operation, geometry, method, tracked_input);
+                if let (Some(again), Some((_, part))) = (again, self.simulation.layers.last_mut()) {
+                    part.flops.weight_gradient += again.flops;
+                }
             }
             Operation::Normalization { geometry } => {
+                let again = self.values[input].recomputation;
+                self.values[output].recomputation = again.map(Recomputation::noted);
                 let normalised = self.bytes(geometry.input_len());
                 if let Some(method) = method {
                     if method.keeps_whole(geometry) {
@@ -237,6 +291,8 @@ impl Run<'_> {
                 activation,
                 elements,
             } => {
+                let again = self.values[input].recomputation;
+                self.values[output].recomputation = again.map(Recomputation::noted);
                 let last = self.values[input].readers == 1;
                 in_place = last
                     && self.values[input]
@@ -418,6 +474,12 @@ impl Run<'_> {
                     upstream
                 };
                 let transient = used.transient(geometry);
+                let again = recomputed(method, self.values[input].recomputation);
+                let value = again.map(|again| {
+                    self.buffers.during(again.bytes);
+                    let bytes = self.bytes(geometry.input_len());
+                    self.buffers.allocate(bytes)
+                });
                 if method.is_some() {
                     if *bias {
                         self.parameter_gradient(index, geometry.output_channels());
@@ -427,6 +489,9 @@ impl Run<'_> {
                     for buffer in std::mem::take(&mut self.kept[index]) {
                         self.buffers.release(buffer);
                     }
+                }
+                if let Some(value) = value {
+                    self.buffers.release(value);
                 }
                 let input_gradient = tracked_input.then(|| {
                     let bytes = self.bytes(geometry.input_len());

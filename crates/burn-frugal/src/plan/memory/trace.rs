@@ -117,6 +117,29 @@ impl Trace {
         })
     }
 
+    /// Whether only activations and normalizations are between another layer and the one at this path.
+    pub fn follows_layer(&self, path: &str) -> bool {
+        let step = self.steps.iter().find(|step| step.path() == Some(path));
+        let mut value = match step {
+            Some(Step::Operation { input, .. }) => *input,
+            _ => return false,
+        };
+        loop {
+            match self.steps.iter().find(|step| step.output() == value) {
+                Some(Step::Operation {
+                    operation: Operation::Layer { .. },
+                    ..
+                }) => return true,
+                Some(Step::Operation {
+                    operation: Operation::Activation { .. } | Operation::Normalization { .. },
+                    input,
+                    ..
+                }) => value = *input,
+                _ => return false,
+            }
+        }
+    }
+
     /// Bytes of a value for a batch of this size.
     pub fn value_bytes(&self, value: usize, batch: usize) -> usize {
         self.values[value] / self.batch.max(1) * batch * self.element_size
