@@ -93,6 +93,12 @@ struct Run<'a> {
     objects: Objects,
     buffers: Buffers,
     values: Vec<Value>,
+    /// Values that no operation reads: they go to the loss. Several ones of a network with several
+    /// heads.
+    outputs: Vec<usize>,
+    /// Whether a step's layer is used again further on: its gradients are then there already when
+    /// this use is run backward.
+    used_again: Vec<bool>,
     /// What each step keeps until its backward step.
     kept: Vec<Vec<Buffer>>,
     simulation: Simulation,
@@ -125,11 +131,23 @@ pub(super) fn simulate(trace: &Trace, trained: Trained<'_>, batch: usize) -> Sim
             values[input].readers += 1;
         }
     }
+    let outputs = steps.iter().map(Step::output);
+    let outputs = outputs.filter(|&output| values[output].readers == 0);
+    let outputs = outputs.collect();
+    let mut later = BTreeSet::new();
+    let mut used_again: Vec<bool> = steps
+        .iter()
+        .rev()
+        .map(|step| step.path().is_some_and(|path| !later.insert(path)))
+        .collect();
+    used_again.reverse();
     let mut run = Run {
         trace,
         trained,
         kept: vec![Vec::new(); steps.len()],
         steps,
+        outputs,
+        used_again,
         objects: Objects {
             tensor: trace.tensor_object,
         },
@@ -164,23 +182,6 @@ impl Run<'_> {
         self.steps.iter().filter(is_node).count()
     }
 
-    /// Values that no operation reads: they go to the loss. Several ones of a network with several
-    /// heads.
-    fn outputs(&self) -> impl Iterator<Item = usize> + '_ {
-        let outputs = self.steps.iter().map(Step::output);
-        outputs.filter(|&output| {
-            let reads = |step: &Step| step.inputs().contains(&output);
-            !self.steps.iter().any(reads)
-        })
-    }
-
-    /// Whether a step's layer is used again further on: its gradients are then there already when
-    /// this use is run backward.
-    fn is_used_again(&self, index: usize) -> bool {
-        let (step, rest) = (&self.steps[index], &self.steps[index + 1..]);
-        step.path().is_some() && rest.iter().any(|later| later.path() == step.path())
-    }
-
     fn value_bytes(&self, value: usize, batch: usize) -> usize {
         self.trace.value_bytes(value, batch)
     }
@@ -210,7 +211,11 @@ impl Run<'_> {
                 part.transient = part.transient.max(peak.saturating_sub(kept_before));
             }
         }
-        if self.outputs().any(|output| self.values[output].tracked) {
+        if self
+            .outputs
+            .iter()
+            .any(|&output| self.values[output].tracked)
+        {
             let nodes = self.nodes();
             self.buffers.allocate(self.objects.of_loss(nodes));
         }
@@ -402,8 +407,7 @@ impl Run<'_> {
     }
 
     fn backward(&mut self, batch: usize) {
-        let outputs: Vec<usize> = self.outputs().collect();
-        for output in outputs {
+        for output in self.outputs.clone() {
             if self.values[output].tracked {
                 let bytes = self.value_bytes(output, batch);
                 self.values[output].gradient = Some(self.buffers.allocate(bytes));
@@ -553,7 +557,7 @@ impl Run<'_> {
     /// A parameter's gradient stays until the end of the step.
     fn parameter_gradient(&mut self, index: usize, elements: usize) {
         let bytes = self.bytes(elements);
-        if self.is_used_again(index) {
+        if self.used_again[index] {
             // added to that of the later use
             self.buffers.during(bytes);
             return;
