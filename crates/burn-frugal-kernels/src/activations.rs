@@ -27,6 +27,13 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Codes from one slope in the mask of [`HardSwish`](Self::HardSwish) to the slope that is 1 steeper: slopes from
+    /// -0.5 to 1.5 fill a byte.
+    pub const SLOPE_STEPS: f64 = 127.0;
+
+    /// The code of slope 0.
+    pub const SLOPE_ZERO: f64 = 64.0;
+
     /// Bytes of the mask of so many elements: a bit an element for [`Relu`](Self::Relu) and [`Relu6`](Self::Relu6), a
     /// byte an element for [`HardSwish`](Self::HardSwish).
     pub fn mask_len(self, elements: usize) -> usize {

@@ -1,12 +1,9 @@
 //! Hard swish, and its slope in a byte an element.
 
-use crate::Element;
+use crate::{Activation, Element};
 
-/// Codes from one slope to the slope that is 1 steeper: slopes from -0.5 to 1.5 fill a byte.
-const STEPS: f64 = 127.0;
-
-/// The code of slope 0.
-const LEVEL: f64 = 64.0;
+const STEPS: f64 = Activation::SLOPE_STEPS;
+const LEVEL: f64 = Activation::SLOPE_ZERO;
 
 /// `x * min(max(x + 3, 0), 6) / 6`. NaN stays NaN.
 #[inline(always)]

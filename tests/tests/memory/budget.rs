@@ -1,8 +1,8 @@
 //! Guards the budget: a plan for the whole step, when it is run, never exceeds it.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::{GradientsParams, SgdConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use burn_frugal::kernels::{working_memory, working_memory_for};
 use burn_frugal::methods::ActivationShortcut;
 use burn_frugal::plan::{self, Network, Profile, StepPlanner};
@@ -13,19 +13,10 @@ use rayon::ThreadPoolBuilder;
 use serde_json::json;
 use std::thread;
 
-use crate::networks::{Batch, convolutions, network, networks};
+use crate::networks::{Batch, convolutions, network, networks, quarters};
 use crate::{ALLOCATOR, alone};
 
 const BATCH: usize = 8;
-
-#[derive(Default)]
-struct Bytes(usize);
-
-impl ModuleVisitor for Bytes {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0 += param.val().shape().num_elements() * size_of::<f32>();
-    }
-}
 
 /// A profile with made-up errors: later layers have larger gradients, and each method loses a share.
 fn profile(model: &BottleneckNet, network: &Network) -> Profile {
@@ -34,16 +25,10 @@ fn profile(model: &BottleneckNet, network: &Network) -> Profile {
         .map(|(place, layer)| {
             let norm = 1.0 + place as f64 / 10.0;
             let modes = network.input(&layer.path, BATCH).expect("it was traced");
-            let ranks: Vec<usize> = modes
-                .as_slice()
-                .iter()
-                .map(|size| size.div_ceil(4))
-                .collect();
-            let ranks = burn_frugal::PerMode::new(&ranks).expect("4 modes");
             let candidates: [(Method, f64); 5] = [
                 (Method::Exact, 0.0),
                 (Method::quantized(8), 0.01),
-                (ActivationShortcut::new(ranks).into(), 0.2),
+                (ActivationShortcut::new(quarters(modes)).into(), 0.2),
                 (Method::gradient_filter(2), 0.3),
                 (Method::channel_sparse(0.1), 0.8),
             ];
@@ -66,8 +51,7 @@ fn profile(model: &BottleneckNet, network: &Network) -> Profile {
 /// Bytes of everything at the worst moment of a step, the optimizer's included.
 /// `others` is working memory of threads that have nothing to do with it.
 fn measured(model: BottleneckNet, batch: &Batch, others: usize) -> usize {
-    let mut parameters = Bytes::default();
-    model.visit(&mut parameters);
+    let parameters = model.num_params() * size_of::<f32>();
     let mut optimizer = SgdConfig::new().init();
     // working memory is counted apart: first on every thread that may need it
     for _ in 0..3 {
@@ -79,7 +63,7 @@ fn measured(model: BottleneckNet, batch: &Batch, others: usize) -> usize {
     let gradients = GradientsParams::from_grads(gradients, &model);
     drop(plan::step(&mut optimizer, 0.01, model, gradients));
     let step = ALLOCATOR.peak_bytes() - before;
-    parameters.0 + batch.image_bytes() + working_memory() - others + step
+    parameters + batch.image_bytes() + working_memory() - others + step
 }
 
 #[test]

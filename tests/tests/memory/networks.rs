@@ -38,7 +38,7 @@ pub fn methods() -> [(&'static str, ByInput); 6] {
 }
 
 /// A quarter of each size, rounded up.
-fn quarters(modes: PerMode) -> PerMode {
+pub fn quarters(modes: PerMode) -> PerMode {
     let quarters = modes.as_slice().iter().map(|size| size.div_ceil(4));
     PerMode::new(&quarters.collect::<Vec<_>>()).expect("as many as there were")
 }

@@ -35,7 +35,7 @@ impl Bits {
     }
 
     /// The largest code of a row with negative values, and of one without.
-    fn largest(self) -> (u8, u8) {
+    pub fn largest(self) -> (u8, u8) {
         match self {
             Self::Four => (7, 15),
             Self::Eight => (127, 255),

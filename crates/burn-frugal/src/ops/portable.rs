@@ -7,7 +7,8 @@ mod quantization;
 
 use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{
-    DType, FloatDType, IndexingUpdateOp, Shape, TensorData, ops::ConvOptions, try_read_sync,
+    BoolDType, BoolStore, DType, FloatDType, IndexingUpdateOp, Shape, TensorData, ops::ConvOptions,
+    try_read_sync,
 };
 use burn_frugal_kernels::{self as kernels, ConvGeometry, Span, Tiles, Unfolding};
 
@@ -191,6 +192,11 @@ fn single<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
         DType::F16 | DType::BF16 => B::float_cast(tensor, FloatDType::F32),
         _ => tensor,
     }
+}
+
+/// The element type of truths.
+fn bools() -> BoolDType {
+    DType::Bool(BoolStore::Native).into()
 }
 
 /// `[1, 1, spans, size]`: each span's weight on its pixels, 0 elsewhere.

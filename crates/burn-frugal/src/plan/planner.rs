@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::choice::{self, Alternative, Choice};
-use super::{Plan, Profile};
+use super::{LayerProfile, Measured, Plan, Profile};
 use crate::error::Error;
 use crate::methods::Method;
 
@@ -37,6 +37,37 @@ pub enum ErrorMeasure {
     Absolute,
     /// The error relative to each layer's exact gradient.
     Relative,
+}
+
+impl ErrorMeasure {
+    /// A candidate's error.
+    pub(super) fn of(self, measured: &Measured) -> f64 {
+        match self {
+            Self::Absolute => measured.error,
+            Self::Relative => measured.relative_error,
+        }
+    }
+
+    /// Checks that one of a layer's candidates can be chosen.
+    pub(super) fn check(self, layer: &LayerProfile) -> Result<(), Error> {
+        if layer.candidates.is_empty() {
+            return Err(Error::NoCandidate {
+                layer: layer.path.clone(),
+            });
+        }
+        let errors = layer
+            .candidates
+            .iter()
+            .map(|measured| (measured, self.of(measured)));
+        match errors.into_iter().find(|(_, error)| !error.is_finite()) {
+            None => Ok(()),
+            Some((measured, found)) => Err(Error::NotFinite {
+                layer: layer.path.clone(),
+                method: measured.method.to_string(),
+                found,
+            }),
+        }
+    }
 }
 
 /// The best choice.
@@ -148,35 +179,14 @@ impl<'a> Planner<'a> {
 
     fn alternatives(&self) -> Result<Vec<Vec<Alternative>>, Error> {
         let layers = self.profile.layers().iter().map(|layer| {
-            if layer.candidates.is_empty() {
-                return Err(Error::NoCandidate {
-                    layer: layer.path.clone(),
-                });
-            }
-            let alternatives = layer.candidates.iter().map(|measured| {
-                let loss = self.error(measured);
-                if !loss.is_finite() {
-                    return Err(Error::NotFinite {
-                        layer: layer.path.clone(),
-                        method: measured.method.to_string(),
-                        found: loss,
-                    });
-                }
-                Ok(Alternative {
-                    cost: measured.bytes as f64,
-                    loss,
-                })
+            self.measure.check(layer)?;
+            let alternatives = layer.candidates.iter().map(|measured| Alternative {
+                cost: measured.bytes as f64,
+                loss: self.measure.of(measured),
             });
-            alternatives.collect()
+            Ok(alternatives.collect())
         });
         layers.collect()
-    }
-
-    fn error(&self, measured: &super::Measured) -> f64 {
-        match self.measure {
-            ErrorMeasure::Absolute => measured.error,
-            ErrorMeasure::Relative => measured.relative_error,
-        }
     }
 
     fn solution(&self, choice: &Choice) -> Solution {
@@ -188,7 +198,7 @@ impl<'a> Planner<'a> {
                     path: layer.path.clone(),
                     method: measured.method,
                     bytes: measured.bytes,
-                    error: self.error(measured),
+                    error: self.measure.of(measured),
                 }
             })
             .collect();

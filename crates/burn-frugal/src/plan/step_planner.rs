@@ -5,11 +5,11 @@ use std::fmt;
 
 use super::choice::{self, Alternative};
 use super::memory::{Network, StepMemory, Training};
-use super::{ErrorMeasure, LayerProfile, Measured, Plan, Profile};
+use super::{ErrorMeasure, LayerProfile, Plan, Profile};
 use crate::error::Error;
 use crate::methods::Method;
 
-/// Bisections of the bytes that the layers may keep together.
+/// Bisections of the limit on what the layers take together.
 const BISECTIONS: usize = 7;
 
 /// Predictions of a step's bytes beyond weights and state are this much too small at most: a
@@ -234,32 +234,11 @@ impl<'a> StepPlanner<'a> {
                     layers: order,
                 });
             };
-            if layer.candidates.is_empty() {
-                return Err(Error::NoCandidate {
-                    layer: layer.path.clone(),
-                });
-            }
-            for measured in &layer.candidates {
-                let found = self.error(measured);
-                if !found.is_finite() {
-                    return Err(Error::NotFinite {
-                        layer: layer.path.clone(),
-                        method: measured.method.to_string(),
-                        found,
-                    });
-                }
-            }
+            self.measure.check(layer)?;
             layers.push((place, layer));
         }
         layers.sort_by_key(|(place, _)| *place);
         Ok(layers.into_iter().map(|(_, layer)| layer).collect())
-    }
-
-    fn error(&self, measured: &Measured) -> f64 {
-        match self.measure {
-            ErrorMeasure::Absolute => measured.error,
-            ErrorMeasure::Relative => measured.relative_error,
-        }
     }
 
     /// The error of not training a layer.
@@ -277,7 +256,7 @@ impl<'a> StepPlanner<'a> {
             StepLayer {
                 path: layer.path.clone(),
                 method: measured.map(|measured| measured.method),
-                error: measured.map_or(self.whole(layer), |measured| self.error(measured)),
+                error: measured.map_or(self.whole(layer), |measured| self.measure.of(measured)),
                 gradient: self.whole(layer),
             }
         });
@@ -438,7 +417,7 @@ impl Search<'_> {
                         Cost::Both => kept + parameters,
                         Cost::Flops => measured.flops.total() as f64,
                     },
-                    loss: self.planner.error(measured),
+                    loss: self.planner.measure.of(measured),
                 }
             })
             .collect();
@@ -460,7 +439,7 @@ impl Search<'_> {
                 Some(candidate) => {
                     let measured = &layer.candidates[*candidate];
                     methods.insert(layer.path.clone(), measured.method);
-                    error += planner.error(measured);
+                    error += planner.measure.of(measured);
                 }
                 None => error += planner.whole(layer),
             }

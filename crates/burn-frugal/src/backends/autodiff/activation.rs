@@ -1,35 +1,23 @@
 use burn::backend::{
     Autodiff,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
-        grads::Gradients,
-        ops::{Backward, Ops, OpsKind, unary},
-    },
+    autodiff::checkpoint::strategy::CheckpointStrategy,
     tensor::{FloatTensor, IntTensor},
 };
 use burn_frugal_kernels::Activation;
 
-use super::{constant, recomputation, record_backward};
+use super::recomputation;
+use super::unary::{self, Reverse};
 use crate::ops::FrugalOps;
 
-#[derive(Debug)]
-struct ActivationBackward;
+#[derive(Clone, Debug)]
+struct Mask<B: FrugalOps> {
+    mask: IntTensor<B>,
+    activation: Activation,
+}
 
-impl<B: FrugalOps> Backward<B, 1> for ActivationBackward {
-    /// The mask.
-    type State = (IntTensor<B>, Activation);
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        gradients: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
-        record_backward(&ops);
-        let (mask, activation) = ops.state;
-        unary::<B, _>(ops.parents, ops.node, gradients, |gradient| {
-            B::mask_gradient(mask, gradient, activation)
-        });
+impl<B: FrugalOps> Reverse<B> for Mask<B> {
+    fn input_gradient(self, output_gradient: FloatTensor<B>) -> FloatTensor<B> {
+        B::mask_gradient(self.mask, output_gradient, self.activation)
     }
 }
 
@@ -38,18 +26,14 @@ pub(super) fn forward<B: FrugalOps, C: CheckpointStrategy>(
     activation: Activation,
 ) -> FloatTensor<Autodiff<B, C>> {
     let source = recomputation::take::<B>(input.id().value);
-    let (input, node) = input.into_parts();
-    let output = match ActivationBackward
-        .prepare::<C>([node])
-        .compute_bound()
-        .stateful()
-    {
-        OpsKind::Tracked(prepared) => {
+    let output = unary::apply::<B, C, _>(
+        input,
+        |input| {
             let (output, mask) = B::activation_with_mask(input, activation);
-            prepared.finish((mask, activation), output)
-        }
-        OpsKind::UnTracked(_) => constant::<B, C>(B::activation(input, activation)),
-    };
+            (output, Mask { mask, activation })
+        },
+        |input| B::activation(input, activation),
+    );
     recomputation::note_activation(source, output.id().value, activation);
     output
 }

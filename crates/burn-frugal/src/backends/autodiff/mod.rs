@@ -5,6 +5,7 @@ mod layer;
 mod normalization;
 mod pooling;
 mod recomputation;
+mod unary;
 
 use burn::backend::{
     Autodiff, AutodiffBackend, Backend, TensorMetadata,

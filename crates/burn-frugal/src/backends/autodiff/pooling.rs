@@ -1,35 +1,23 @@
 use burn::backend::{
     Autodiff, TensorMetadata,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
-        grads::Gradients,
-        ops::{Backward, Ops, OpsKind, unary},
-    },
+    autodiff::checkpoint::strategy::CheckpointStrategy,
     tensor::{FloatTensor, IntTensor},
 };
 use burn_frugal_kernels::{PoolGeometry, Tiles};
 
-use super::{constant, recomputation, record_backward};
+use super::recomputation;
+use super::unary::{self, Reverse};
 use crate::ops::FrugalOps;
 
-#[derive(Debug)]
-struct MaxPoolBackward;
+#[derive(Clone, Debug)]
+struct Taps<B: FrugalOps> {
+    taps: IntTensor<B>,
+    geometry: PoolGeometry,
+}
 
-impl<B: FrugalOps> Backward<B, 1> for MaxPoolBackward {
-    /// The taps.
-    type State = (IntTensor<B>, PoolGeometry);
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        gradients: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
-        record_backward(&ops);
-        let (taps, geometry) = ops.state;
-        unary::<B, _>(ops.parents, ops.node, gradients, |gradient| {
-            B::max_pool_input_gradient(taps, gradient, geometry)
-        });
+impl<B: FrugalOps> Reverse<B> for Taps<B> {
+    fn input_gradient(self, output_gradient: FloatTensor<B>) -> FloatTensor<B> {
+        B::max_pool_input_gradient(self.taps, output_gradient, self.geometry)
     }
 }
 
@@ -38,38 +26,26 @@ pub(super) fn max_pool<B: FrugalOps, C: CheckpointStrategy>(
     geometry: PoolGeometry,
 ) -> FloatTensor<Autodiff<B, C>> {
     recomputation::forget();
-    let (input, node) = input.into_parts();
-    match MaxPoolBackward
-        .prepare::<C>([node])
-        .compute_bound()
-        .stateful()
-    {
-        OpsKind::Tracked(prepared) => {
+    unary::apply::<B, C, _>(
+        input,
+        |input| {
             let (output, taps) = B::max_pool_with_taps(input, geometry);
-            prepared.finish((taps, geometry), output)
-        }
-        OpsKind::UnTracked(_) => constant::<B, C>(B::max_pool(input, geometry)),
-    }
+            (output, Taps { taps, geometry })
+        },
+        |input| B::max_pool(input, geometry),
+    )
 }
 
-#[derive(Debug)]
-struct AveragePoolBackward;
+/// Tiles of an input of this height and width.
+#[derive(Clone, Debug)]
+struct Spread {
+    tiles: Tiles,
+    size: [usize; 2],
+}
 
-impl<B: FrugalOps> Backward<B, 1> for AveragePoolBackward {
-    /// The tiles, and height and width of the input.
-    type State = (Tiles, [usize; 2]);
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        gradients: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
-        record_backward(&ops);
-        let (tiles, size) = ops.state;
-        unary::<B, _>(ops.parents, ops.node, gradients, |gradient| {
-            B::tile_spread(gradient, tiles, size)
-        });
+impl<B: FrugalOps> Reverse<B> for Spread {
+    fn input_gradient(self, output_gradient: FloatTensor<B>) -> FloatTensor<B> {
+        B::tile_spread(output_gradient, self.tiles, self.size)
     }
 }
 
@@ -78,17 +54,14 @@ pub(super) fn average_pool<B: FrugalOps, C: CheckpointStrategy>(
     tiles: Tiles,
 ) -> FloatTensor<Autodiff<B, C>> {
     recomputation::forget();
-    let (map, node) = map.into_parts();
     let [_, _, height, width] = map.shape().dims();
-    match AveragePoolBackward
-        .prepare::<C>([node])
-        .compute_bound()
-        .stateful()
-    {
-        OpsKind::Tracked(prepared) => {
-            let output = B::tile_sums(map, tiles.clone());
-            prepared.finish((tiles, [height, width]), output)
-        }
-        OpsKind::UnTracked(_) => constant::<B, C>(B::tile_sums(map, tiles)),
-    }
+    let spread = Spread {
+        tiles: tiles.clone(),
+        size: [height, width],
+    };
+    unary::apply::<B, C, _>(
+        map,
+        |map| (B::tile_sums(map, spread.tiles.clone()), spread),
+        |map| B::tile_sums(map, tiles),
+    )
 }

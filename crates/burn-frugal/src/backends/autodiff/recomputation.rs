@@ -12,8 +12,7 @@ use burn::backend::tensor::FloatTensor;
 use burn_frugal_kernels::Activation;
 
 use crate::geometry::LayerGeometry;
-use crate::methods::MOST_RECOMPUTED;
-use crate::methods::Saved;
+use crate::methods::{MOST_RECOMPUTED, Saved};
 use crate::ops::{self, FrugalOps, MaybeFloat};
 
 /// What there is of a layer's input for its backward pass.

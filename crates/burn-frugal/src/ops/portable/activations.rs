@@ -2,13 +2,10 @@ use burn::backend::{
     Backend, TensorMetadata,
     tensor::{BoolTensor, FloatTensor, IntTensor},
 };
-use burn::tensor::{BoolDType, BoolStore, DType, IntDType};
+use burn::tensor::IntDType;
 use burn_frugal_kernels::Activation;
 
-/// Codes a unit of the slope of [`Activation::HardSwish`].
-const SLOPE_STEPS: f64 = 127.0;
-/// The code of slope 0.
-const SLOPE_ZERO: f64 = 64.0;
+use super::bools;
 
 /// See [`FrugalOps::activation`](crate::ops::FrugalOps::activation).
 pub fn activation<B: Backend>(input: FloatTensor<B>, activation: Activation) -> FloatTensor<B> {
@@ -49,8 +46,8 @@ pub fn activation_with_mask<B: Backend>(
             let slope =
                 B::float_mask_fill(slope, B::float_is_nan(input.clone(), bools()), 1.into());
             let code = B::float_add_scalar(
-                B::float_mul_scalar(slope, SLOPE_STEPS.into()),
-                SLOPE_ZERO.into(),
+                B::float_mul_scalar(slope, Activation::SLOPE_STEPS.into()),
+                Activation::SLOPE_ZERO.into(),
             );
             let code = B::float_clamp(B::float_round(code), 0.into(), 255.into());
             B::float_into_int(code, IntDType::U8)
@@ -73,14 +70,10 @@ pub fn mask_gradient<B: Backend>(
         Activation::HardSwish => {
             let code = B::int_into_float(mask, gradient.dtype().into());
             let slope = B::float_div_scalar(
-                B::float_sub_scalar(code, SLOPE_ZERO.into()),
-                SLOPE_STEPS.into(),
+                B::float_sub_scalar(code, Activation::SLOPE_ZERO.into()),
+                Activation::SLOPE_STEPS.into(),
             );
             B::float_mul(gradient, slope)
         }
     }
-}
-
-fn bools() -> BoolDType {
-    DType::Bool(BoolStore::Native).into()
 }

@@ -2,16 +2,10 @@ use burn::backend::{
     Backend, TensorMetadata,
     tensor::{BoolTensor, FloatTensor, IntTensor},
 };
-use burn::tensor::{BoolDType, BoolStore, DType, FloatDType, IntDType, Shape};
+use burn::tensor::{FloatDType, IntDType, Shape};
 use burn_frugal_kernels::Bits;
 
-/// Largest code of a row without negative values, and of one with them.
-fn levels(bits: Bits) -> [i32; 2] {
-    match bits {
-        Bits::Eight => [255, 127],
-        Bits::Four => [15, 7],
-    }
-}
+use super::bools;
 
 /// See [`FrugalOps::quantize_rows`](crate::ops::FrugalOps::quantize_rows). The codes are `[rows, row_len]`, a
 /// byte each, also those of four bits, shifted so that none is negative; the scale, in single
@@ -29,7 +23,8 @@ pub fn quantize_rows<B: Backend>(
             B::float_zeros(Shape::from([rows, 1]), &device, FloatDType::F32),
         );
     }
-    let [unsigned, signed] = levels(bits);
+    let (signed, unsigned) = bits.largest();
+    let [signed, unsigned] = [signed, unsigned].map(i32::from);
     let values = B::float_cast(
         B::float_reshape(tensor, Shape::from([rows, row_len])),
         FloatDType::F32,
@@ -65,7 +60,7 @@ pub fn dequantize_rows<B: Backend>(
     dtype: FloatDType,
 ) -> FloatTensor<B> {
     let [_, row_len] = codes.shape().dims();
-    let [_, signed] = levels(bits);
+    let signed = i32::from(bits.largest().0);
     if shape.num_elements() == 0 {
         return B::float_zeros(shape, &scales.device(), dtype);
     }
@@ -81,8 +76,4 @@ pub fn dequantize_rows<B: Backend>(
 fn expanded<B: Backend>(rows: BoolTensor<B>, row_len: usize) -> BoolTensor<B> {
     let [count, _] = rows.shape().dims();
     B::bool_expand(rows, Shape::from([count, row_len]))
-}
-
-fn bools() -> BoolDType {
-    DType::Bool(BoolStore::Native).into()
 }

@@ -178,30 +178,6 @@ impl Network {
             methods: training.plan.methods(),
             also: &also,
         };
-        let simulation = simulate(&self.trace, trained, training.batch);
-        let layers = simulation.layers.into_iter();
-        let mut memory = StepMemory {
-            layers: Vec::new(),
-            kept: simulation.kept,
-            peak: simulation.peak,
-            gradients: simulation.gradients,
-            largest_gradient: simulation.largest_gradient,
-            weights: 0,
-        };
-        for (path, part) in layers {
-            // a layer that is used twice has its parameters once
-            if memory.layers.iter().all(|layer| layer.path != path) {
-                memory.weights += part.parameters;
-            }
-            memory.layers.push(LayerMemory {
-                path,
-                kept: part.kept,
-                transient: part.transient,
-                live: part.live,
-                forward: part.forward,
-                flops: part.flops,
-            });
-        }
-        Ok(memory)
+        Ok(simulate(&self.trace, trained, training.batch))
     }
 }

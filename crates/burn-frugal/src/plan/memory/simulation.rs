@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::buffers::{Buffer, Buffers};
 use super::objects::Objects;
 use super::trace::{Step, Trace};
+use super::{LayerMemory, StepMemory};
 use crate::geometry::LayerGeometry;
-use crate::methods::{Flops, MOST_RECOMPUTED, Method};
+use crate::methods::{MOST_RECOMPUTED, Method};
 use crate::ops::recorder::Operation;
 
 /// What is trained and how.
@@ -24,33 +25,6 @@ impl Trained<'_> {
         let method = self.methods.get(path).copied();
         method.or_else(|| self.also.contains(path).then_some(Method::Exact))
     }
-}
-
-/// One layer's part.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct LayerPart {
-    pub kept: usize,
-    pub transient: usize,
-    pub parameters: usize,
-    pub flops: Flops,
-    /// Operations of the forward pass.
-    pub forward: u64,
-    /// What lives right after its forward pass, before its input goes.
-    pub live: usize,
-}
-
-/// What a step does.
-#[derive(Debug, Default)]
-pub(super) struct Simulation {
-    /// Bytes that are live between forward and backward.
-    pub kept: usize,
-    /// The most bytes that are live at once in forward and backward pass.
-    pub peak: usize,
-    /// Bytes of all gradients, and of the largest of them.
-    pub gradients: usize,
-    pub largest_gradient: usize,
-    /// By layer, in the order of the pass; what belongs to no layer counts with the one before it.
-    pub layers: Vec<(String, LayerPart)>,
 }
 
 /// How a value can be computed again.
@@ -89,7 +63,7 @@ struct Value {
 struct Run<'a> {
     trace: &'a Trace,
     trained: Trained<'a>,
-    steps: Vec<Step>,
+    batch: usize,
     objects: Objects,
     buffers: Buffers,
     values: Vec<Value>,
@@ -101,12 +75,11 @@ struct Run<'a> {
     used_again: Vec<bool>,
     /// What each step keeps until its backward step.
     kept: Vec<Vec<Buffer>>,
-    simulation: Simulation,
-    peak: usize,
+    memory: StepMemory,
 }
 
 /// Simulates a step for a batch.
-pub(super) fn simulate(trace: &Trace, trained: Trained<'_>, batch: usize) -> Simulation {
+pub(super) fn simulate(trace: &Trace, trained: Trained<'_>, batch: usize) -> StepMemory {
     let steps: Vec<Step> = trace
         .steps
         .iter()
@@ -144,8 +117,8 @@ pub(super) fn simulate(trace: &Trace, trained: Trained<'_>, batch: usize) -> Sim
     let mut run = Run {
         trace,
         trained,
+        batch,
         kept: vec![Vec::new(); steps.len()],
-        steps,
         outputs,
         used_again,
         objects: Objects {
@@ -153,13 +126,11 @@ pub(super) fn simulate(trace: &Trace, trained: Trained<'_>, batch: usize) -> Sim
         },
         buffers: Buffers::default(),
         values,
-        simulation: Simulation::default(),
-        peak: 0,
+        memory: StepMemory::default(),
     };
-    run.forward(batch);
-    run.backward(batch);
-    run.simulation.peak = run.peak;
-    run.simulation
+    run.forward(&steps);
+    run.backward(&steps);
+    run.memory
 }
 
 /// How a layer with this method computes its input again, if it does.
@@ -174,53 +145,67 @@ impl Run<'_> {
     }
 
     /// Nodes that Burn's graph has.
-    fn nodes(&self) -> usize {
+    fn nodes(&self, steps: &[Step]) -> usize {
         let is_node = |step: &&Step| match step {
             Step::Operation { output, .. } => self.values[*output].tracked,
             Step::Join { .. } => true,
         };
-        self.steps.iter().filter(is_node).count()
+        steps.iter().filter(is_node).count()
     }
 
-    fn value_bytes(&self, value: usize, batch: usize) -> usize {
-        self.trace.value_bytes(value, batch)
+    fn allocate_value(&mut self, value: usize) -> Buffer {
+        let bytes = self.trace.value_bytes(value, self.batch);
+        self.buffers.allocate(bytes)
     }
 
-    fn forward(&mut self, batch: usize) {
-        for index in 0..self.steps.len() {
-            let step = self.steps[index].clone();
+    /// A value's buffer if nobody else needs it: the result may be written over it.
+    fn own_buffer(&self, value: usize) -> Option<Buffer> {
+        let Value {
+            buffer, readers, ..
+        } = self.values[value];
+        buffer.filter(|&buffer| readers == 1 && self.buffers.is_unique(buffer))
+    }
+
+    /// Ends a step that began with `before` live bytes and belongs to this layer.
+    fn end_step(&mut self, before: usize, layer: Option<usize>) {
+        let peak = self.buffers.restart_peak();
+        self.memory.peak = self.memory.peak.max(peak);
+        if let Some(layer) = layer {
+            let transient = &mut self.memory.layers[layer].transient;
+            *transient = (*transient).max(peak - before);
+        }
+    }
+
+    fn forward(&mut self, steps: &[Step]) {
+        for (index, step) in steps.iter().enumerate() {
             let before = self.buffers.live();
-            let path = step.path().map(str::to_string);
-            if let Some(path) = &path {
-                let layers = &mut self.simulation.layers;
-                layers.push((path.clone(), LayerPart::default()));
+            if let Some(path) = step.path() {
+                self.memory.layers.push(LayerMemory {
+                    path: path.to_string(),
+                    ..LayerMemory::default()
+                });
             }
-            let kept_before: usize = before;
-            match &step {
+            match step {
                 Step::Operation {
                     operation,
                     path,
                     input,
                     output,
-                } => self.operation(index, operation, path.as_deref(), *input, *output, batch),
-                Step::Join { inputs, output } => self.join(index, inputs, *output, batch),
+                } => self.operation(index, operation, path.as_deref(), *input, *output),
+                Step::Join { inputs, output } => self.join(index, inputs, *output),
             }
-            let peak = self.buffers.restart_peak();
-            self.peak = self.peak.max(peak);
-            if let Some((_, part)) = self.simulation.layers.last_mut() {
-                part.transient = part.transient.max(peak.saturating_sub(kept_before));
-            }
+            // what belongs to no layer counts with the one before it
+            self.end_step(before, self.memory.layers.len().checked_sub(1));
         }
         if self
             .outputs
             .iter()
             .any(|&output| self.values[output].tracked)
         {
-            let nodes = self.nodes();
+            let nodes = self.nodes(steps);
             self.buffers.allocate(self.objects.of_loss(nodes));
         }
-        self.simulation.kept = self.buffers.live();
-        self.peak = self.peak.max(self.buffers.restart_peak());
+        self.memory.kept = self.buffers.live();
     }
 
     fn operation(
@@ -230,13 +215,12 @@ impl Run<'_> {
         path: Option<&str>,
         input: usize,
         output: usize,
-        batch: usize,
     ) {
         let method = self.trained.method(path);
         let tracked_input = self.values[input].tracked;
         let tracked = tracked_input || method.is_some();
         let mut kept = Vec::new();
-        let mut in_place = false;
+        let mut in_place = None;
         match operation {
             Operation::Layer { geometry, .. } => {
                 let again = recomputed(method, self.values[input].recomputation);
@@ -269,12 +253,12 @@ impl Run<'_> {
                         let read = if chooses { geometry.weight_len() } else { 0 };
                         self.buffers
                             .during(self.bytes(method.transient(geometry).keep + read));
-                        kept.extend(self.saved(method, geometry));
+                        kept.push(self.saved(method, geometry));
                     }
                 }
-                self.count(operation, geometry, method, tracked_input);
-                if let (Some(again), Some((_, part))) = (again, self.simulation.layers.last_mut()) {
-                    part.flops.weight_gradient += again.flops;
+                self.count(index, operation, geometry, method, tracked_input);
+                if let (Some(again), Some(layer)) = (again, self.memory.layers.last_mut()) {
+                    layer.flops.weight_gradient += again.flops;
                 }
             }
             Operation::Normalization { geometry } => {
@@ -287,10 +271,10 @@ impl Run<'_> {
                     } else {
                         let transient = self.bytes(method.transient(geometry).keep);
                         self.buffers.during(normalised + transient);
-                        kept.extend(self.saved(method, geometry));
+                        kept.push(self.saved(method, geometry));
                     }
                 }
-                self.count(operation, geometry, method, tracked_input);
+                self.count(index, operation, geometry, method, tracked_input);
             }
             Operation::Activation {
                 activation,
@@ -298,11 +282,7 @@ impl Run<'_> {
             } => {
                 let again = self.values[input].recomputation;
                 self.values[output].recomputation = again.map(Recomputation::noted);
-                let last = self.values[input].readers == 1;
-                in_place = last
-                    && self.values[input]
-                        .buffer
-                        .is_some_and(|buffer| self.buffers.is_unique(buffer));
+                in_place = self.own_buffer(input);
                 if tracked {
                     kept.push(self.buffers.allocate(activation.mask_len(*elements)));
                 }
@@ -317,59 +297,46 @@ impl Run<'_> {
         if tracked {
             kept.push(self.buffers.allocate(self.objects.of_operation(operation)));
         }
-        let buffer = match (in_place, self.values[input].buffer) {
-            (true, Some(buffer)) => self.buffers.share(buffer),
-            _ => {
-                let bytes = self.value_bytes(output, batch);
-                self.buffers.allocate(bytes)
-            }
+        let buffer = match in_place {
+            Some(buffer) => self.buffers.share(buffer),
+            None => self.allocate_value(output),
         };
         let kept_bytes: usize = kept.iter().map(|&buffer| self.buffers.bytes(buffer)).sum();
-        if let Some((_, part)) = self.simulation.layers.last_mut() {
-            part.kept += kept_bytes;
+        if let Some(layer) = self.memory.layers.last_mut() {
+            layer.kept += kept_bytes;
         }
         self.values[output].buffer = Some(buffer);
         self.values[output].tracked = tracked;
         self.kept[index] = kept;
         if path.is_some()
-            && let Some((_, part)) = self.simulation.layers.last_mut()
+            && let Some(layer) = self.memory.layers.last_mut()
         {
-            part.live = self.buffers.live();
+            layer.live = self.buffers.live();
         }
         self.read(input);
     }
 
     /// What a method keeps: what goes with the backward pass, and what the layer holds on to.
-    fn saved(&mut self, method: Method, geometry: &LayerGeometry) -> Option<Buffer> {
+    fn saved(&mut self, method: Method, geometry: &LayerGeometry) -> Buffer {
         let element_size = self.trace.element_size;
         let carried = method.carried_bytes(geometry, element_size);
         let bytes = method.bytes(*geometry, element_size);
         let objects = self.objects.of_saved(method, geometry);
         self.buffers.allocate(carried);
-        if let Some((_, part)) = self.simulation.layers.last_mut() {
-            part.kept += carried;
+        if let Some(layer) = self.memory.layers.last_mut() {
+            layer.kept += carried;
         }
-        Some(self.buffers.allocate(bytes - carried + objects))
+        self.buffers.allocate(bytes - carried + objects)
     }
 
-    fn join(&mut self, index: usize, inputs: &[usize], output: usize, batch: usize) {
+    fn join(&mut self, index: usize, inputs: &[usize], output: usize) {
         let tracked = inputs.iter().any(|&input| self.values[input].tracked);
         let node = self.buffers.allocate(self.objects.of_join(tracked));
         self.kept[index].push(node);
-        // written over an input that nobody else needs
-        let own = inputs.iter().copied().find(|&input| {
-            let value = &self.values[input];
-            let unique = value
-                .buffer
-                .is_some_and(|buffer| self.buffers.is_unique(buffer));
-            value.readers == 1 && unique
-        });
-        let buffer = match own.and_then(|input| self.values[input].buffer) {
+        let own = inputs.iter().find_map(|&input| self.own_buffer(input));
+        let buffer = match own {
             Some(buffer) => self.buffers.share(buffer),
-            None => {
-                let bytes = self.value_bytes(output, batch);
-                self.buffers.allocate(bytes)
-            }
+            None => self.allocate_value(output),
         };
         self.values[output].buffer = Some(buffer);
         self.values[output].tracked = tracked;
@@ -391,38 +358,38 @@ impl Run<'_> {
     /// Parameters and operations of a layer.
     fn count(
         &mut self,
+        index: usize,
         operation: &Operation,
         geometry: &LayerGeometry,
         method: Option<Method>,
         tracked_input: bool,
     ) {
-        let bytes = self.bytes(operation.parameters());
-        let Some((_, part)) = self.simulation.layers.last_mut() else {
-            return;
-        };
-        part.parameters = bytes;
-        part.forward = 2 * geometry.products();
-        let flops = method.unwrap_or_default().flops(*geometry);
-        part.flops = flops.of_step(method.is_some(), tracked_input);
+        // a layer that is used again has its parameters once
+        if !self.used_again[index] {
+            self.memory.weights += self.bytes(operation.parameters());
+        }
+        if let Some(layer) = self.memory.layers.last_mut() {
+            layer.forward = 2 * geometry.products();
+            let flops = method.unwrap_or_default().flops(*geometry);
+            layer.flops = flops.of_step(method.is_some(), tracked_input);
+        }
     }
 
-    fn backward(&mut self, batch: usize) {
-        for output in self.outputs.clone() {
+    fn backward(&mut self, steps: &[Step]) {
+        for output in std::mem::take(&mut self.outputs) {
             if self.values[output].tracked {
-                let bytes = self.value_bytes(output, batch);
-                self.values[output].gradient = Some(self.buffers.allocate(bytes));
+                self.values[output].gradient = Some(self.allocate_value(output));
             }
             if let Some(buffer) = self.values[output].buffer.take() {
                 self.buffers.release(buffer);
             }
         }
-        let mut layer = self.simulation.layers.len();
-        for index in (0..self.steps.len()).rev() {
-            let step = self.steps[index].clone();
+        // the layer of the step before this one
+        let mut layer = self.memory.layers.len().checked_sub(1);
+        for (index, step) in steps.iter().enumerate().rev() {
             let before = self.buffers.live();
-            let output = step.output();
-            if let Some(gradient) = self.values[output].gradient.take() {
-                match &step {
+            if let Some(gradient) = self.values[step.output()].gradient.take() {
+                match step {
                     Step::Operation {
                         operation,
                         path,
@@ -441,18 +408,17 @@ impl Run<'_> {
                     }
                 }
             }
-            for buffer in std::mem::take(&mut self.kept[index]) {
-                self.buffers.release(buffer);
-            }
-            let peak = self.buffers.restart_peak();
-            self.peak = self.peak.max(peak);
+            self.release_kept(index);
+            self.end_step(before, layer);
             if step.path().is_some() {
-                layer -= 1;
+                layer = layer.and_then(|layer| layer.checked_sub(1));
             }
-            let layer = layer.min(self.simulation.layers.len().saturating_sub(1));
-            if let Some((_, part)) = self.simulation.layers.get_mut(layer) {
-                part.transient = part.transient.max(peak.saturating_sub(before));
-            }
+        }
+    }
+
+    fn release_kept(&mut self, index: usize) {
+        for buffer in std::mem::take(&mut self.kept[index]) {
+            self.buffers.release(buffer);
         }
     }
 
@@ -490,9 +456,7 @@ impl Run<'_> {
                     }
                     self.parameter_gradient(index, geometry.weight_len());
                     self.buffers.during(self.bytes(transient.weight_gradient));
-                    for buffer in std::mem::take(&mut self.kept[index]) {
-                        self.buffers.release(buffer);
-                    }
+                    self.release_kept(index);
                 }
                 if let Some(value) = value {
                     self.buffers.release(value);
@@ -517,9 +481,7 @@ impl Run<'_> {
                     };
                     let transient = method.transient(geometry).weight_gradient;
                     self.buffers.during(self.bytes(means + transient));
-                    for buffer in std::mem::take(&mut self.kept[index]) {
-                        self.buffers.release(buffer);
-                    }
+                    self.release_kept(index);
                 }
                 if tracked_input {
                     self.new_gradient(input, operation.input_len(), gradient);
@@ -563,8 +525,8 @@ impl Run<'_> {
             return;
         }
         self.buffers.allocate(bytes);
-        self.simulation.gradients += bytes;
-        let largest = &mut self.simulation.largest_gradient;
+        self.memory.gradients += bytes;
+        let largest = &mut self.memory.largest_gradient;
         *largest = (*largest).max(bytes);
     }
 

@@ -77,17 +77,27 @@ impl Trace {
         })
     }
 
-    /// All sizes of the layer at this path, in its first use, for a batch of this size.
-    pub fn geometry(&self, path: &str, batch: usize) -> Option<LayerGeometry> {
+    /// The operation of the layer at this path, in its first use, and the value that it reads.
+    fn layer(&self, path: &str) -> Option<(&Operation, usize)> {
         self.steps.iter().find_map(|step| match step {
             Step::Operation {
-                operation:
-                    Operation::Layer { geometry, .. } | Operation::Normalization { geometry },
+                operation,
                 path: Some(name),
+                input,
                 ..
-            } if name == path => Some(geometry.with_batch(self.batch, batch)),
+            } if name == path => Some((operation, *input)),
             _ => None,
         })
+    }
+
+    /// All sizes of the layer at this path, in its first use, for a batch of this size.
+    pub fn geometry(&self, path: &str, batch: usize) -> Option<LayerGeometry> {
+        match self.layer(path)?.0 {
+            Operation::Layer { geometry, .. } | Operation::Normalization { geometry } => {
+                Some(geometry.with_batch(self.batch, batch))
+            }
+            _ => None,
+        }
     }
 
     /// All convolutions, for a batch of this size.
@@ -107,22 +117,13 @@ impl Trace {
 
     /// Elements of the parameters of the layer at this path.
     pub fn parameters(&self, path: &str) -> Option<usize> {
-        self.steps.iter().find_map(|step| match step {
-            Step::Operation {
-                operation,
-                path: Some(name),
-                ..
-            } if name == path => Some(operation.parameters()),
-            _ => None,
-        })
+        Some(self.layer(path)?.0.parameters())
     }
 
     /// Whether only activations and normalizations are between another layer and the one at this path.
     pub fn follows_layer(&self, path: &str) -> bool {
-        let step = self.steps.iter().find(|step| step.path() == Some(path));
-        let mut value = match step {
-            Some(Step::Operation { input, .. }) => *input,
-            _ => return false,
+        let Some((_, mut value)) = self.layer(path) else {
+            return false;
         };
         loop {
             match self.steps.iter().find(|step| step.output() == value) {
@@ -153,7 +154,7 @@ impl Trace {
 
     /// Whether the pass has a layer at this path.
     pub fn has(&self, path: &str) -> bool {
-        self.steps.iter().any(|step| step.path() == Some(path))
+        self.layer(path).is_some()
     }
 }
 
